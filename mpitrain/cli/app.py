@@ -1,0 +1,32 @@
+"""The commands of ``python -m mpitrain``."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from mpitrain import __version__
+from mpitrain.cli import compare, data, train
+from mpitrain.cli.arguments import DEFAULT_PARAMETER
+
+HELP = """Train Keras models data-parallel over MPI on CPUs.
+
+`mpirun -np 3 python -m mpitrain` trains a convolutional network on MNIST with three workers and all-reduce;
+`--mode ps-sync` and `--mode ps-async` make rank 0 a parameter server. Options come from a TOML file (`--config`),
+from MPITRAIN_* variables and from the command line; the later wins."""
+
+
+def make_app() -> App:
+    """The application with all its commands; training is what happens without a command's name."""
+    app = App(
+        name="mpitrain",
+        help=HELP,
+        help_format="plaintext",
+        version=__version__,
+        default_parameter=DEFAULT_PARAMETER,
+        result_action="return_value",
+    )
+    app.default(train.train)
+    app.command(train.train)
+    app.command(compare.compare)
+    app.command(data.app)
+    return app

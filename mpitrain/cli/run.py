@@ -1,0 +1,90 @@
+"""From ``argv`` to an exit code: one voice for errors, no traceback for the user's mistakes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpitrain.cli.app import make_app
+from mpitrain.cli.arguments import parse
+from mpitrain.cluster.agreement import complain
+from mpitrain.cluster.launcher import Launch, read_launch
+from mpitrain.config import RunConfig
+from mpitrain.errors import InputError, MpitrainError
+
+_PAGES = ("--help", "-h", "--version")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Parse, run the command, end MPI; returns the exit code."""
+    launch = read_launch()
+    app = make_app()
+    if any(token in _PAGES for token in argv):
+        # Each rank would print the same page.
+        if launch.speaks:
+            app([next(token for token in argv if token in _PAGES)] if "--version" in argv else argv)
+        return 0
+    error: MpitrainError | None = None
+    command: Callable[..., Any] | None = None
+    arguments: dict[str, Any] = {}
+    try:
+        command, arguments = parse(app, argv)
+    except InputError as wrong:
+        error = wrong
+    if command is not None and not hasattr(command, "collective"):
+        return int(command(**arguments) or 0) if launch.speaks else 0
+    if command is not None:
+        error = _get_data(arguments.setdefault("options", RunConfig()), launch)
+    if error is not None and launch.size == 1:
+        return _fail(error)
+    return _together(command, arguments, error, launch)
+
+
+def _together(
+    command: Callable[..., Any] | None, arguments: dict[str, Any], error: MpitrainError | None, launch: Launch
+) -> int:
+    from mpitrain.cluster.agreement import AgreedExit, agree
+    from mpitrain.cluster.hooks import install_hooks
+    from mpitrain.cluster.world import start_mpi, stop_mpi
+
+    install_hooks()
+    try:
+        world = start_mpi()
+    except InputError as wrong:
+        return _fail(wrong) if launch.speaks else wrong.exit_code
+    try:
+        agree(world, error, "reading the arguments")
+        assert command is not None
+        code = int(command(**arguments, world=world) or 0)
+    except AgreedExit as end:
+        code = int(end.code)  # type: ignore[arg-type]
+    stop_mpi()
+    return code
+
+
+def _get_data(options: RunConfig, launch: Launch) -> MpitrainError | None:
+    """Find or fetch the data before MPI starts, since fetching may start a process; return what is wrong."""
+    from mpitrain.data.fetch import locate
+
+    try:
+        options.validate()
+        data_dir = None if options.data_dir is None else Path(options.data_dir)
+        locate(options.dataset, data_dir, report=_tell if launch.speaks else _say_nothing)
+    except MpitrainError as error:
+        return error
+    return None
+
+
+def _fail(error: MpitrainError) -> int:
+    complain(str(error))
+    return error.exit_code
+
+
+def _tell(text: str) -> None:
+    print(f"mpitrain: {text}", file=sys.stderr, flush=True)
+
+
+def _say_nothing(text: str) -> None:
+    pass

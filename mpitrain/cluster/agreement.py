@@ -1,0 +1,43 @@
+"""Phases end together: all ranks learn of one rank's error, one voice tells it, all leave with the same code."""
+
+from __future__ import annotations
+
+import sys
+
+from mpitrain.cluster.world import World
+from mpitrain.errors import MpitrainError
+
+
+class AgreedExit(SystemExit):
+    """All ranks leave together; the reason has been printed by one of them.
+
+    It is a ``SystemExit``, so that a user's script ends with the code and without a traceback on every rank.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(int(code))
+        self.reason = reason
+
+
+def agree(world: World, error: MpitrainError | None, phase: str) -> None:
+    """End a phase: return on every rank if no rank has an error, else leave on every rank.
+
+    Raises:
+        AgreedExit: with the exit code of the lowest rank's error, whose sentence that rank has printed.
+    """
+    errors = world.gather_all((error.exit_code, str(error)) if error else None, phase)
+    first = next((rank for rank, e in enumerate(errors) if e), None)
+    if first is None:
+        return
+    code, reason = errors[first]
+    if world.rank == first:
+        everywhere = all(e == errors[first] for e in errors)
+        complain(reason if everywhere else f"{world.name(first)}: {reason}")
+    # The launcher kills the others at the first non-zero exit, so nobody leaves before the voice has spoken.
+    world.meet(phase)
+    raise AgreedExit(code, reason)
+
+
+def complain(reason: str) -> None:
+    """Print one sentence to standard error."""
+    print(f"mpitrain: error: {reason}", file=sys.stderr, flush=True)

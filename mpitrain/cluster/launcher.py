@@ -1,0 +1,110 @@
+"""What the launcher (mpirun, mpiexec, srun) says about this process, read before MPI starts.
+
+A launcher and an MPI library that do not belong together start N processes that each believe to be alone, and N separate
+trainings would follow. The environment shows it before ``MPI_Init``, which with some pairs would only print a page and abort.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mpitrain.errors import InputError
+
+_ENVIRONMENT = {
+    # launcher's way of wiring processes: (size, rank) variables
+    "openmpi": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    "pmi": ("PMI_SIZE", "PMI_RANK"),
+    "slurm": ("SLURM_NTASKS", "SLURM_PROCID"),
+}
+_LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
+_BATCH_STEPS = ("", "batch", "4294967291", "4294967292", "4294967294", "extern", "interactive")
+"""SLURM_STEP_ID of what is not started by srun: the batch script itself and Slurm's own steps."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process as its launcher describes it: ``kind`` is ``openmpi``, ``pmix``, ``pmi``, ``slurm`` or ``none``."""
+
+    kind: str
+    size: int
+    rank: int
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process is the one that prints what all would print."""
+        return self.rank == 0
+
+
+def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
+    """The launcher's description of this process; ``Launch("none", 1, 0)`` where nobody launched it."""
+    for kind in ("openmpi", "pmi"):
+        size, rank = (_number(environment.get(name)) for name in _ENVIRONMENT[kind])
+        if size is not None and rank is not None:
+            return Launch(kind, size, rank)
+    if environment.get("SLURM_STEP_ID", "") not in _BATCH_STEPS:
+        size, rank = (_number(environment.get(name)) for name in _ENVIRONMENT["slurm"])
+        if size is not None and rank is not None:
+            return Launch("pmix" if "PMIX_RANK" in environment else "slurm", size, rank)
+    return Launch("none", 1, 0)
+
+
+def local_size_hint(environment: Mapping[str, str] = os.environ) -> int:
+    """How many ranks share this node, as far as the environment tells before MPI starts; at least 1."""
+    for name in _LOCAL_SIZE:
+        if (size := _number(environment.get(name))) is not None:
+            return max(1, size)
+    if read_launch(environment).kind in ("slurm", "pmix"):
+        first = environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")[0].split("(")[0]
+        return max(1, _number(first) or 1)
+    return 1
+
+
+def check_library(launch: Launch, library: str) -> None:
+    """Refuse a launcher that cannot wire processes of this MPI library into one world.
+
+    Args:
+        launch: from :func:`read_launch`.
+        library: what ``MPI_Get_library_version`` says; it may be asked before ``MPI_Init``.
+
+    Raises:
+        InputError: the sentence says what to type instead.
+    """
+    if launch.size <= 1:
+        return
+    open_mpi = library.startswith("Open MPI")
+    name = "Open MPI" if open_mpi else library.split("\n")[0].split(":")[0].split(",")[0].strip()
+    alone = f"each of the {launch.size} processes would train alone"
+    if open_mpi and launch.kind == "pmi":
+        started = "srun with --mpi=pmi2" if "SLURM_STEP_ID" in os.environ else "the mpiexec of another MPI (MPICH)"
+        instead = "srun --mpi=pmix" if "SLURM_STEP_ID" in os.environ else "the mpirun that belongs to Open MPI"
+        raise InputError(f"{started} started this Python, whose mpi4py loads {name}, so {alone}: use {instead}")
+    if not open_mpi and launch.kind == "openmpi":
+        raise InputError(
+            f"Open MPI's mpirun started this Python, whose mpi4py loads {name}, so {alone}: "
+            f"use the mpiexec that belongs to {name}"
+        )
+    if launch.kind == "slurm" or (launch.kind == "pmix" and not open_mpi):
+        flag = "pmix" if open_mpi else "pmi2"
+        raise InputError(
+            f"srun started {launch.size} tasks in a way that {name} does not understand, so {alone}: "
+            f"use srun --mpi={flag}, or mpirun inside sbatch"
+        )
+
+
+def check_size(launch: Launch, size: int) -> None:
+    """Refuse a world whose size, as MPI reports it, is not what the launcher started.
+
+    Raises:
+        InputError: where ``size`` differs from the launcher's number.
+    """
+    if launch.size != size:
+        raise InputError(
+            f"the launcher started {launch.size} processes but MPI sees {size}: the launcher and the MPI library that "
+            "mpi4py loads do not belong together; use the mpirun of that MPI, or srun with the --mpi it supports"
+        )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

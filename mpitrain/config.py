@@ -1,0 +1,140 @@
+"""One run as one typed object, and what must be true of it before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mpitrain.errors import InputError
+
+Mode = Literal["allreduce", "ps-sync", "ps-async"]
+MODES: tuple[str, ...] = ("allreduce", "ps-sync", "ps-async")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what a run computes.
+
+    Args:
+        mode: How ranks agree: allreduce (all ranks work), ps-sync or ps-async (the first ranks are parameter servers).
+        model: mlp, cnn, lstm, or PACKAGE.MODULE:FUNCTION, a function of yours that returns a Keras model.
+        servers: Number of parameter servers, ranks 0 to SERVERS-1; of no effect with allreduce.
+        train_steps: Updates to apply, counted over all workers together (the global steps of TensorFlow 1).
+        epochs: Passes over the data by all workers together; 2 where neither this nor --train-steps is given.
+        batch_size: Samples per worker and step; by default the model's own (mlp and cnn 100, lstm 128).
+        learning_rate: Base learning rate; by default the model's own (mlp 0.01, cnn and lstm 0.001).
+        lr_scaling: Multiply the rate by the number of workers that share an update (linear), its root (sqrt), or not (none).
+        warmup_steps: Updates over which the rate rises linearly to its full value.
+        lr_schedule: constant, cosine (to zero at the end), or step:EVERY:FACTOR (times FACTOR each EVERY updates).
+        optimizer: Any Keras optimizer by name; by default the model's own (adam).
+        seed: Of initial weights, the order of the data and dropout.
+        dataset: mnist, or mnist-sample (7,000 images that come with the package).
+        data_dir: Folder with the four IDX files, gzip or not, of MNIST or anything of its form.
+        eval_every: Evaluate each so many updates (500) or epochs (1ep, 0.5ep); 0 evaluates at the end only.
+        log_every: Updates between two lines of progress and of the history.
+        run_dir: Folder for what the run writes; by default runs/TIME-MODE-MODEL.
+        threads: Threads of each worker; by default the visible cores shared among the workers of the node.
+        jit: Compile the gradient step with XLA: on, off, or auto (measured at the start).
+        max_bad_gradients: Gradients with NaN or infinity that are dropped before the run ends.
+        from_tf1: Start the mlp or lstm with the initial weights and loss of the TensorFlow 1 programs.
+        allow_gpu: Do not hide GPUs from TensorFlow.
+    """
+
+    mode: Mode = "allreduce"
+    model: str = "cnn"
+    servers: int = 1
+    train_steps: int | None = None
+    epochs: float | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    warmup_steps: int = 0
+    lr_schedule: str = "constant"
+    optimizer: str | None = None
+    seed: int = 0
+    dataset: str = "mnist"
+    data_dir: str | None = None
+    eval_every: str = "1ep"
+    log_every: int = 100
+    run_dir: str | None = None
+    threads: int | None = None
+    jit: Literal["auto", "on", "off"] = "auto"
+    max_bad_gradients: int = 0
+    from_tf1: bool = False
+    allow_gpu: bool = False
+
+    def validate(self) -> None:
+        """Check every value that can be checked without data, model or ranks.
+
+        Raises:
+            InputError: at the first that is wrong.
+        """
+        for field in dataclasses.fields(self):
+            allowed = _choices(str(field.type))
+            value = getattr(self, field.name)
+            if allowed and value not in allowed:
+                raise InputError(f"{_flag(field.name)} is {value!r} but must be one of {', '.join(allowed)}")
+        if self.train_steps is not None and self.epochs is not None:
+            raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
+        for name in ("servers", "train_steps", "batch_size", "threads", "log_every"):
+            _check(name, getattr(self, name), lambda v: v >= 1, "at least 1")
+        for name in ("warmup_steps", "seed", "max_bad_gradients"):
+            _check(name, getattr(self, name), lambda v: v >= 0, "at least 0")
+        for name in ("epochs", "learning_rate"):
+            _check(name, getattr(self, name), lambda v: math.isfinite(v) and v > 0, "a finite number above 0")
+        eval_distance(self.eval_every)
+        check_schedule(self.lr_schedule)
+
+    def replace(self, **changes: Any) -> RunConfig:
+        """A copy with some values changed."""
+        return dataclasses.replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values by option name."""
+        return dataclasses.asdict(self)
+
+
+def eval_distance(text: str) -> tuple[float | None, str]:
+    """``--eval-every`` as (distance or None, ``"steps"`` or ``"epochs"``).
+
+    Raises:
+        InputError: where it is neither a whole number nor a number of epochs such as ``0.5ep``.
+    """
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)ep", text):
+        distance, unit = float(match[1]), "epochs"
+    elif text.isdigit():
+        distance, unit = int(text), "steps"
+    else:
+        raise InputError(f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)")
+    return (distance if distance > 0 else None), unit
+
+
+def check_schedule(text: str) -> tuple[str, int, float]:
+    """``--lr-schedule`` as (kind, every, factor).
+
+    Raises:
+        InputError: where it is none of ``constant``, ``cosine``, ``step:EVERY:FACTOR``.
+    """
+    if text in ("constant", "cosine"):
+        return text, 1, 1.0
+    if (match := re.fullmatch(r"step:(\d+):(\d+(?:\.\d+)?)", text)) and int(match[1]) > 0 and float(match[2]) > 0:
+        return "step", int(match[1]), float(match[2])
+    raise InputError(f"--lr-schedule is {text!r} but must be constant, cosine or step:EVERY:FACTOR, as in step:500:0.5")
+
+
+def _check(name: str, value: Any, holds: Any, wanted: str) -> None:
+    if value is not None and (isinstance(value, bool) or not holds(value)):
+        raise InputError(f"{_flag(name)} is {value} but must be {wanted}")
+
+
+def _choices(annotation: str) -> list[str]:
+    if annotation == "Mode":
+        return list(MODES)
+    return re.findall(r'"([^"]+)"', annotation) if annotation.startswith("Literal[") else []
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,1 @@
+"""All ranks are workers; each holds all parameters and applies the same update."""

@@ -1,0 +1,161 @@
+"""The all-reduce exchange: gradients are summed over all ranks, and every rank applies the update."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpitrain.cluster.waiting import idle, waiting
+from mpitrain.cluster.world import World
+from mpitrain.errors import DivergedError
+from mpitrain.exchange.allreduce.mpi import MpiAllReduce
+from mpitrain.exchange.base import OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
+from mpitrain.exchange.combine import coefficients
+from mpitrain.exchange.tickets import Ticket
+from mpitrain.parameters.layout import Layout, aligned_zeros
+from mpitrain.parameters.optimizers import SliceOptimizer
+from mpitrain.parameters.step import StepResult
+
+_HEAD = 2  # weight, finite
+
+
+class AllReduceExchange:
+    """One rank's side of all-reduce training.
+
+    A small all-gather goes first with every rank's weight, sums and float state. It is also where ranks wait for each
+    other, asleep where ranks outnumber cores, so that the all-reduce that follows lasts as long as its data.
+
+    Args:
+        world: all ranks, all of them workers.
+        layout: of the parameter vector.
+        parameters: the initial vector; rank 0's is used.
+        optimizer: of the whole vector.
+        plan: the run; its tickets are global batches.
+        on_cut: called by every rank at each cut.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        layout: Layout,
+        parameters: np.ndarray,
+        optimizer: SliceOptimizer,
+        plan: Plan,
+        on_cut: OnCut,
+    ) -> None:
+        self._world, self._plan, self._on_cut = world, plan, on_cut
+        self._optimizer = optimizer
+        self._reducer = MpiAllReduce(world, layout)
+        self._tickets = iter(plan.book)
+        self._cuts = iter(plan.cuts)
+        self._next_cut = next(self._cuts)
+        self._scratch = aligned_zeros(layout.size, layout.dtype)
+        self._tail = np.zeros(_HEAD + plan.sums + plan.state)
+        self._tails = np.zeros((world.size, self._tail.size))
+        self.parameters = aligned_zeros(layout.size, layout.dtype)
+        self.parameters[:] = parameters
+        world.meet("sending the initial parameters")
+        for low in range(0, layout.size, self._reducer._max_count):
+            world.comm.Bcast(self.parameters[low : low + self._reducer._max_count], 0)
+        self.state: np.ndarray | None = None
+        self.totals = Totals.empty(plan.sums)
+        self.spent, self.traffic = Spent(), Traffic()
+        self._watch = Stopwatch()
+
+    def start(self) -> Ticket | None:
+        """This rank's part of the first global batch."""
+        self._watch = Stopwatch()
+        return self._next_ticket()
+
+    def ready(self, part: slice) -> None:
+        """The whole vector is reduced at once, after the step."""
+
+    def finish(self, result: StepResult) -> Ticket | None:
+        """Sum over all ranks, apply the update, return this rank's part of the next global batch."""
+        spent, plan, version = self.spent, self._plan, self.totals.version
+        spent.compute += self._watch.lap()
+        self._gather_tails(result)
+        spent.waiting += self._watch.lap()
+        finite = self._tails[:, 1] != 0
+        self._count_bad(finite)
+        weights = np.where(finite, self._tails[:, 0], 0.0).tolist()
+        if any(weights):
+            factors, scale = coefficients(weights, plan.undivided)
+            total = self._reducer.sum(self._contribution(result, weights, factors))
+            self.traffic.data += self._reducer.bytes_sent
+            spent.exchange += self._watch.lap()
+            rate = plan.learning_rate(version)
+            self._optimizer.apply(self.parameters, total, self.parameters, rate, scale)
+            self._account(weights, rate)
+            spent.update += self._watch.lap()
+        if self.totals.version == self._next_cut and self.totals.version != version and self._cut():
+            return None
+        return self._next_ticket()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _next_ticket(self) -> Ticket | None:
+        ticket = next(self._tickets, None)
+        if ticket is None:
+            # Tickets end short of the last cut only where samples are counted and an update was dropped.
+            if self.totals.version != self._plan.cuts[-1]:
+                self._on_cut(self.totals.version, True)
+            return None
+        return ticket.part(self._world.rank, self._world.size)
+
+    def _gather_tails(self, result: StepResult) -> None:
+        world, tail = self._world, self._tail
+        tail[0], tail[1] = result.weight, result.finite
+        tail[_HEAD : _HEAD + self._plan.sums] = result.sums
+        tail[_HEAD + self._plan.sums :] = result.state
+        if world.size == 1:
+            self._tails[0] = tail
+            return
+        with waiting("all-reduce", self.totals.version, range(world.size)):
+            idle([world.comm.Iallgather(tail, self._tails)], world.crowded)
+        self.traffic.headers += tail.nbytes * (world.size - 1)
+
+    def _count_bad(self, finite: np.ndarray) -> None:
+        if finite.all():
+            return
+        self.totals.bad += int((~finite).sum())
+        if self.totals.bad > self._plan.max_bad_gradients:
+            first = int(np.flatnonzero(~finite)[0])
+            raise DivergedError(bad_gradient(self._world.name(first), self.totals.version))
+
+    def _contribution(
+        self, result: StepResult, weights: list[float], factors: list[float] | None
+    ) -> np.ndarray:
+        weight = weights[self._world.rank]
+        if not weight:
+            self._scratch[:] = 0
+            return self._scratch
+        if factors is None:
+            return result.gradient
+        return np.multiply(result.gradient, self._scratch.dtype.type(weight), out=self._scratch)
+
+    def _account(self, weights: list[float], rate: float) -> None:
+        plan, totals = self._plan, self.totals
+        used = [r for r, w in enumerate(weights) if w]
+        for r in used:
+            totals.add(self._tails[r, _HEAD : _HEAD + plan.sums], 0)
+        totals.version += 1
+        totals.learning_rate = rate
+        if plan.state:
+            self.state = average_state(self._tails[:, _HEAD + plan.sums :], weights)
+
+    def _cut(self) -> bool:
+        last = self._next_cut == self._plan.cuts[-1]
+        stop = self._on_cut(self.totals.version, last)
+        self._next_cut = next(self._cuts, self._next_cut)
+        self._watch.lap()
+        return stop or last
+
+
+def average_state(states: np.ndarray, weights: list[float]) -> np.ndarray:
+    """The float states of several workers, shape ``(workers, state)``, averaged by weight in rank order."""
+    total = np.zeros(states.shape[1])
+    for state, weight in zip(states, weights, strict=True):
+        if weight:
+            total += state * weight
+    return total / sum(weights)

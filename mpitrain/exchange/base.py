@@ -1,0 +1,171 @@
+"""What every exchange shares: the plan of a run, the running totals, and where the time and the bytes went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from mpitrain.exchange.tickets import Ticket, TicketBook
+from mpitrain.parameters.step import StepResult
+
+OnCut = Callable[[int, bool], bool]
+"""``on_cut(version, last)``: every rank calls it with the same parameters in hand; True ends the run there."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all ranks know of a run before it starts.
+
+    Args:
+        book: the tickets; a ticket is a global batch in the synchronous modes, one worker's batch otherwise.
+        cuts: versions at which all ranks meet, ascending; the last one ends the run.
+        learning_rate: the effective rate for the update that makes version ``v + 1`` out of ``v``.
+        sums: length of ``StepResult.sums``.
+        state: length of ``StepResult.state``.
+        undivided: whether gradients of summed losses are added and not averaged.
+        max_bad_gradients: how many gradients with NaN or infinity are dropped before the run ends.
+    """
+
+    book: TicketBook
+    cuts: tuple[int, ...]
+    learning_rate: Callable[[int], float]
+    sums: int
+    state: int = 0
+    undivided: bool = False
+    max_bad_gradients: int = 0
+
+
+@dataclass
+class Totals:
+    """What has been applied since the start of the run, added up over all workers.
+
+    Args:
+        sums: ``StepResult.sums`` of every applied gradient.
+        pushes: number of applied gradients.
+        staleness_sum: versions between pull and push, added over the applied gradients.
+        staleness_max: the largest of them.
+        bad: gradients dropped because they held NaN or infinity.
+        learning_rate: the effective rate of the last update.
+    """
+
+    sums: np.ndarray
+    version: int = 0
+    pushes: int = 0
+    staleness_sum: float = 0.0
+    staleness_max: int = 0
+    bad: int = 0
+    learning_rate: float = 0.0
+
+    HEAD = 6
+
+    @classmethod
+    def empty(cls, sums: int) -> Totals:
+        """Nothing applied yet; ``sums`` is the length of ``StepResult.sums``."""
+        return cls(np.zeros(sums))
+
+    def add(self, sums: np.ndarray, staleness: int) -> None:
+        """Count one applied gradient."""
+        self.sums += sums
+        self.pushes += 1
+        self.staleness_sum += staleness
+        self.staleness_max = max(self.staleness_max, staleness)
+
+    def encode(self, out: np.ndarray) -> None:
+        """Write into float64 ``out`` of length ``HEAD + len(sums)``."""
+        out[: self.HEAD] = (
+            self.version,
+            self.pushes,
+            self.staleness_sum,
+            self.staleness_max,
+            self.bad,
+            self.learning_rate,
+        )
+        out[self.HEAD :] = self.sums
+
+    @classmethod
+    def decode(cls, values: np.ndarray) -> Totals:
+        """What :meth:`encode` wrote."""
+        version, pushes, stale_sum, stale_max, bad, rate = values[: cls.HEAD].tolist()
+        return cls(
+            values[cls.HEAD :].copy(), int(version), int(pushes), stale_sum, int(stale_max), int(bad), rate
+        )
+
+
+@dataclass
+class Spent:
+    """Seconds of one rank by kind: computing, moving data, waiting for others, updating parameters."""
+
+    compute: float = 0.0
+    exchange: float = 0.0
+    waiting: float = 0.0
+    update: float = 0.0
+
+    def shares(self) -> dict[str, float]:
+        """Each kind's fraction of the whole; zeros before anything was spent."""
+        whole = self.compute + self.exchange + self.waiting + self.update
+        return {name: value / whole if whole else 0.0 for name, value in vars(self).items()}
+
+
+@dataclass
+class Traffic:
+    """Bytes that this rank has sent: parameter-sized data apart from headers with their float64 tails."""
+
+    data: int = 0
+    headers: int = 0
+
+
+@dataclass
+class Stopwatch:
+    """Splits the time of one rank into laps."""
+
+    mark: float = field(default_factory=time.perf_counter)
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.perf_counter()
+        spent, self.mark = now - self.mark, now
+        return spent
+
+
+class Exchange(Protocol):
+    """How one worker agrees with the others; the training loop knows nothing else of the mode."""
+
+    parameters: np.ndarray
+    """What the next gradient step reads, shape ``(layout.size,)``."""
+    state: np.ndarray | None
+    """float64: the model's float state as agreed with the last ``finish``; None where it is not agreed on then."""
+    totals: Totals
+    spent: Spent
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that this rank has sent."""
+        ...
+
+    def start(self) -> Ticket | None:
+        """The first ticket."""
+        ...
+
+    def ready(self, part: slice) -> None:
+        """Note that ``part`` of the gradient is final, while the step still computes."""
+        ...
+
+    def finish(self, result: StepResult) -> Ticket | None:
+        """Hand the step's result over; return with new parameters and the next ticket, or None at the end."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the exchange holds; every rank must call it."""
+        ...
+
+
+def bad_gradient(rank_name: str, step: int) -> str:
+    """The sentence for a gradient that cannot be applied."""
+    return (
+        f"the loss or a gradient became NaN or infinite on {rank_name} at step {step}: lower --learning-rate or add "
+        "--warmup-steps (what was saved before stays), or allow some with --max-bad-gradients"
+    )

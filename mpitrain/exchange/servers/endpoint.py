@@ -1,0 +1,96 @@
+"""Moving messages between workers and servers: headers and slices over MPI, each announced by a doorbell.
+
+Who waits sleeps in the kernel on its doorbells; the MPI call that follows a ring lasts one message. MPI moves nothing while
+its process sleeps, so a rank with a send under way keeps testing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from mpi4py import MPI
+
+from mpitrain.cluster.bells import Bells
+from mpitrain.cluster.waiting import waiting
+from mpitrain.cluster.world import MAX_COUNT, World
+from mpitrain.exchange.base import Traffic
+from mpitrain.exchange.servers.messages import Codec, Message
+
+_HEADER, _SLICE = 1, 2
+_TEST_PAUSE = 100e-6  # seconds of sleep between tests of a send, where ranks outnumber cores
+
+
+class Endpoint:
+    """One rank's end of all its links.
+
+    Args:
+        world: the ranks; every one of them must construct its endpoint together.
+        peers: ranks that this one exchanges messages with.
+        codec: of the messages.
+        max_count: elements in one MPI message at most.
+    """
+
+    def __init__(self, world: World, peers: Iterable[int], codec: Codec, max_count: int = MAX_COUNT) -> None:
+        self._comm, self._codec, self._max_count = world.comm, codec, max_count
+        self._bells = Bells(world, peers)
+        self._peers = tuple(peers)
+        self._pause = _TEST_PAUSE if world.crowded else 0.0
+        self._header = np.empty(codec.length)
+        self._status = MPI.Status()
+        self._sending: list[tuple[list[MPI.Request], object, Callable[[], None] | None]] = []
+        self.traffic = Traffic()
+
+    def send(
+        self,
+        rank: int,
+        message: Message,
+        data: np.ndarray | None = None,
+        sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Start sending; ``data`` must stay as it is until ``sent`` is called (from a later call of this object)."""
+        vector = self._codec.encode(message)
+        requests = [self._comm.Isend(vector, rank, _HEADER)]
+        self.traffic.headers += vector.nbytes
+        if data is not None:
+            requests += [self._comm.Isend(part, rank, _SLICE) for part in self._parts(data)]
+            self.traffic.data += data.nbytes
+        self._bells.ring(rank)
+        self._sending.append((requests, (vector, data), sent))
+
+    def receive(self, operation: str, step: int) -> tuple[int, Message]:
+        """The next message and who sent it; sleeps until there is one."""
+        with waiting(operation, step, self._peers):
+            while True:
+                self._settle()
+                rank = self._bells.answer(self._pause if self._sending else None)
+                if rank is not None:
+                    self._comm.Recv(self._header, rank, _HEADER, self._status)
+                    return rank, self._codec.decode(self._header[: self._status.Get_count(MPI.DOUBLE)])
+
+    def receive_slice(self, rank: int, out: np.ndarray) -> None:
+        """Take the slice that travels beside the message just received from ``rank``."""
+        for part in self._parts(out):
+            self._comm.Recv(part, rank, _SLICE)
+
+    def flush(self) -> None:
+        """Return when all that was sent has left."""
+        for requests, _, _ in self._sending:
+            MPI.Request.Waitall(requests)
+        self._settle()
+
+    def close(self) -> None:
+        """Send what is left, and close the doorbells; every rank must call it."""
+        self.flush()
+        self._bells.close()
+
+    def _settle(self) -> None:
+        for item in self._sending[:]:
+            requests, _, sent = item
+            if MPI.Request.Testall(requests):
+                self._sending.remove(item)
+                if sent:
+                    sent()
+
+    def _parts(self, data: np.ndarray) -> list[np.ndarray]:
+        return [data[low : low + self._max_count] for low in range(0, data.size, self._max_count)]

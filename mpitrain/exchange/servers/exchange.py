@@ -1,0 +1,196 @@
+"""The two ends of server training: a worker's exchange, and the loop around a server."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from mpitrain.cluster.roles import Roles
+from mpitrain.cluster.world import World
+from mpitrain.errors import DivergedError, MpitrainError
+from mpitrain.exchange.base import OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
+from mpitrain.exchange.servers.decider import Decider
+from mpitrain.exchange.servers.endpoint import Endpoint
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Push, Ready
+from mpitrain.exchange.servers.server import Outgoing, Server
+from mpitrain.exchange.tickets import Ticket
+from mpitrain.parameters.layout import Layout, aligned_zeros
+from mpitrain.parameters.optimizers import SliceOptimizer
+from mpitrain.parameters.step import StepResult
+
+
+class WorkerExchange:
+    """A worker's side: push a gradient's slices to their servers, pull new parameters from them.
+
+    Args:
+        world: all ranks of the run.
+        roles: who serves and who works.
+        shards: the slice of each server, in the order of ``roles.servers``.
+        layout: of the parameter vector.
+        plan: the run.
+        on_cut: called by every rank at each cut.
+    """
+
+    def __init__(
+        self, world: World, roles: Roles, shards: list[slice], layout: Layout, plan: Plan, on_cut: OnCut
+    ) -> None:
+        self._world, self._plan, self._on_cut = world, plan, on_cut
+        self._servers = roles.servers
+        self._shards = dict(zip(roles.servers, shards, strict=True))
+        codec = Codec(len(roles.workers), plan.sums, plan.state)
+        self._link = Endpoint(world, roles.servers, codec)
+        self._ticket: Ticket | None = None
+        self._version = -1
+        self.parameters = aligned_zeros(layout.size, layout.dtype)
+        self.state: np.ndarray | None = None
+        self.totals = Totals.empty(plan.sums)
+        self.spent = Spent()
+        self._watch = Stopwatch()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes sent by this worker."""
+        return self._link.traffic
+
+    def start(self) -> Ticket | None:
+        """The first ticket, with the servers' initial parameters."""
+        self._watch = Stopwatch()
+        return self._ask()
+
+    def ready(self, part: slice) -> None:
+        """Slices are pushed after the step."""
+
+    def finish(self, result: StepResult) -> Ticket | None:
+        """Push to all servers, wait for all answers."""
+        assert self._ticket is not None
+        self.spent.compute += self._watch.lap()
+        rank = self._world.rank
+        push = Push(rank, self._ticket.number, self._version, result.weight, result.finite)
+        for server, shard in self._shards.items():
+            push.tail = np.concatenate((result.sums, result.state)) if server == self._servers[0] else np.empty(0)
+            self._link.send(server, push, result.gradient[shard] if push.carries_gradient else None)
+        self.spent.exchange += self._watch.lap()
+        return self._await()
+
+    def close(self) -> None:
+        """Give the links back."""
+        self._link.close()
+
+    def _ask(self) -> Ticket | None:
+        self._link.send(self._servers[0], Ready(self._world.rank))
+        return self._await()
+
+    def _await(self) -> Ticket | None:
+        verdict, waited, update_seconds = self._collect()
+        self._ticket = verdict.ticket
+        # The slowest server's update is not idle waiting: without servers this rank would have had to compute it.
+        update = min(update_seconds, waited)
+        self.spent.update += update
+        self.spent.waiting += waited - update
+        if verdict.action is Action.RUN:
+            return self._ticket
+        if verdict.action is Action.FAIL:
+            worker, step = verdict.culprit
+            raise DivergedError(bad_gradient(self._world.name(worker), step))
+        last = verdict.action is Action.END
+        stop = self._on_cut(self._version, last)
+        self._watch.lap()
+        return None if stop or last else self._ask()
+
+    def _collect(self) -> tuple[Answer, float, float]:
+        """Server 0's answer, once all have answered and agree; seconds waited; the longest update among them."""
+        answers: dict[int, Answer] = {}
+        waited = 0.0
+        while len(answers) < len(self._servers):
+            server, answer = self._link.receive("waiting for servers", self._version)
+            assert isinstance(answer, Answer)
+            answers[server] = answer
+            waited += self._watch.lap()
+            if answer.carries_parameters:
+                self._link.receive_slice(server, self.parameters[self._shards[server]])
+                self.spent.exchange += self._watch.lap()
+        if len({(a.number, a.action, a.version) for a in answers.values()}) != 1:
+            told = ", ".join(f"server {s}: entry {a.number}, version {a.version}" for s, a in answers.items())
+            raise MpitrainError(f"the servers' logs differ at {self._world.name(self._world.rank)} ({told})")
+        verdict = answers[self._servers[0]]
+        assert verdict.totals is not None
+        self._version, self.totals = verdict.version, verdict.totals
+        self.state = verdict.state if verdict.state.size else None
+        return verdict, waited, max(a.update_seconds for a in answers.values())
+
+
+class ServerLoop:
+    """The loop around one :class:`Server`: receives, lets it step, sends what it says.
+
+    Args:
+        world: all ranks of the run.
+        roles: who serves and who works.
+        shards: the slice of each server, in the order of ``roles.servers``.
+        parameters: the initial vector, shape ``(layout.size,)``; only this server's shard is read.
+        optimizer: of the shard.
+        plan: the run.
+        decider: on server 0, else None.
+        on_cut: called by every rank at each cut.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        roles: Roles,
+        shards: list[slice],
+        parameters: np.ndarray,
+        optimizer: SliceOptimizer,
+        plan: Plan,
+        decider: Decider | None,
+        on_cut: OnCut,
+    ) -> None:
+        me = roles.servers.index(world.rank)
+        shard = parameters[shards[me]]
+        self._world, self._on_cut = world, on_cut
+        self._gradients = {w: aligned_zeros(shard.size, shard.dtype) for w in roles.workers}
+        self.server = Server(
+            world.rank, roles.servers, self._gradients, shard, optimizer, plan.undivided, decider
+        )
+        others = roles.servers[1:] if me == 0 else roles.servers[:1]
+        codec = Codec(len(roles.workers), plan.sums, plan.state)
+        self._link = Endpoint(world, (*others, *roles.workers), codec)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes sent by this server."""
+        return self._link.traffic
+
+    def serve(self) -> None:
+        """Serve until the run ends.
+
+        Raises:
+            DivergedError: where more gradients than allowed held NaN or infinity.
+        """
+        server, link = self.server, self._link
+        while True:
+            rank, message = link.receive("waiting for pushes", server.version)
+            if isinstance(message, Push) and message.carries_gradient:
+                link.receive_slice(rank, self._gradients[message.worker])
+            for out in server.on(message):
+                self._send(out)
+            if server.reached is Action.FAIL:
+                link.flush()
+                worker, step = server.culprit
+                raise DivergedError(bad_gradient(self._world.name(worker), step))
+            if server.reached in (Action.CUT, Action.END):
+                link.flush()
+                last = server.reached is Action.END
+                if self._on_cut(server.version, last) or last:
+                    return
+
+    def close(self) -> None:
+        """Give the links back."""
+        self._link.close()
+
+    def _send(self, out: Outgoing) -> None:
+        if out.slot is None:
+            self._link.send(out.rank, out.message)
+        else:
+            release = partial(self.server.released, out.slot)
+            self._link.send(out.rank, out.message, self.server.slot(out.slot), release)

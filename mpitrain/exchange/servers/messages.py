@@ -1,0 +1,226 @@
+"""The messages between workers and servers, and how each travels: as one small float64 vector.
+
+Parameters and gradients travel beside them as plain slices. All integers here stay far below 2**53, so float64 holds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar
+
+import numpy as np
+
+from mpitrain.exchange.base import Totals
+from mpitrain.exchange.tickets import Ticket
+
+
+class Action(IntEnum):
+    """What a log entry asks of everybody, beyond the gradients that it applies."""
+
+    RUN = 0
+    CUT = 1
+    END = 2
+    FAIL = 3
+
+
+@dataclass
+class Ready:
+    """Worker to server 0: I have the parameters I need; give me a ticket."""
+
+    worker: int
+
+
+@dataclass
+class Push:
+    """Worker to every server: my gradient for a ticket; the slice for that server travels beside it.
+
+    Args:
+        worker: rank that computed it.
+        ticket: number of the ticket.
+        version: of the parameters it was computed from.
+        weight: what its mean was divided by; zero says that there were no samples, and no slice travels.
+        finite: False says that it held NaN or infinity, and no slice travels.
+        tail: sums and float state; to server 0 only.
+    """
+
+    worker: int
+    ticket: int
+    version: int
+    weight: float
+    finite: bool
+    tail: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def carries_gradient(self) -> bool:
+        """Whether a slice travels beside it."""
+        return self.finite and self.weight > 0
+
+
+@dataclass
+class Held:
+    """Server to server 0: this push has arrived here whole."""
+
+    server: int
+    worker: int
+    ticket: int
+
+
+@dataclass
+class Entry:
+    """Server 0 to the other servers: one entry of the log.
+
+    Args:
+        number: entries count from 1.
+        action: what happens after it.
+        rate: learning rate of its update.
+        applied: (worker, ticket) of the gradients that make the next version, in rank order; empty for no update.
+        dropped: (worker, ticket) of the pushes that are forgotten.
+        answered: (worker, next ticket or None) of the workers that hear of it.
+        culprit: (worker, step) that a FAIL is about.
+    """
+
+    number: int
+    action: Action
+    rate: float = 0.0
+    applied: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[tuple[int, int]] = field(default_factory=list)
+    answered: list[tuple[int, Ticket | None]] = field(default_factory=list)
+    culprit: tuple[int, int] = (-1, -1)
+
+
+@dataclass
+class Answer:
+    """Server to worker: the verdict on its push, and where the log stands.
+
+    Args:
+        number: of the log entry that it follows from.
+        action: of that entry.
+        version: of the parameters.
+        carries_parameters: whether this server's slice travels beside it; not where the worker has that version.
+        update_seconds: what this server spent on the update.
+        ticket: the next one; from server 0 only.
+        totals: of all that was applied; from server 0 only.
+        state: the agreed float state; from server 0 only, empty where it is not agreed on.
+        culprit: (worker, step) that a FAIL is about.
+    """
+
+    number: int
+    action: Action
+    version: int
+    carries_parameters: bool
+    update_seconds: float = 0.0
+    ticket: Ticket | None = None
+    totals: Totals | None = None
+    state: np.ndarray = field(default_factory=lambda: np.empty(0))
+    culprit: tuple[int, int] = (-1, -1)
+
+
+Message = Ready | Push | Held | Entry | Answer
+
+
+class Codec:
+    """Messages to float64 vectors and back.
+
+    Args:
+        workers: number of workers.
+        sums: length of ``StepResult.sums``.
+        state: length of the float state.
+    """
+
+    _READY, _PUSH, _HELD, _ENTRY, _ANSWER = range(5)
+    _ANSWER_HEAD: ClassVar[int] = 13
+
+    def __init__(self, workers: int, sums: int, state: int) -> None:
+        self._sums = sums
+        self.length = max(
+            6 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + Totals.HEAD + sums + state
+        )
+
+    def encode(self, message: Message) -> np.ndarray:
+        """A new float64 vector of at most ``length`` elements."""
+        match message:
+            case Ready(worker):
+                return np.array([self._READY, worker], np.float64)
+            case Push(worker, ticket, version, weight, finite, tail):
+                return np.concatenate(([self._PUSH, worker, ticket, version, weight, finite], tail))
+            case Held(server, worker, ticket):
+                return np.array([self._HELD, server, worker, ticket], np.float64)
+            case Entry():
+                return self._encode_entry(message)
+            case Answer():
+                return self._encode_answer(message)
+
+    def decode(self, vector: np.ndarray) -> Message:
+        """What was encoded; tails are copies, so that ``vector`` may be used again."""
+        kind = int(vector[0])
+        if kind == self._READY:
+            return Ready(int(vector[1]))
+        if kind == self._PUSH:
+            worker, ticket, version = (int(x) for x in vector[1:4])
+            return Push(worker, ticket, version, float(vector[4]), bool(vector[5]), vector[6:].copy())
+        if kind == self._HELD:
+            return Held(*(int(x) for x in vector[1:4]))
+        return self._decode_entry(vector) if kind == self._ENTRY else self._decode_answer(vector)
+
+    def _encode_entry(self, entry: Entry) -> np.ndarray:
+        values: list[float] = [self._ENTRY, entry.number, entry.action, entry.rate]
+        values += [len(entry.applied), len(entry.dropped), *entry.culprit]
+        for pair in entry.applied + entry.dropped:
+            values += pair
+        for worker, ticket in entry.answered:
+            values += [worker, *(ticket or _NO_TICKET)]
+        return np.array(values, np.float64)
+
+    def _decode_entry(self, vector: np.ndarray) -> Entry:
+        applied, dropped = int(vector[4]), int(vector[5])
+        rest = vector[8:].astype(np.int64).tolist()
+        pairs = [(rest[i], rest[i + 1]) for i in range(0, 2 * (applied + dropped), 2)]
+        rest = rest[2 * (applied + dropped) :]
+        answered = [(rest[i], _ticket(rest[i + 1 : i + 5])) for i in range(0, len(rest), 5)]
+        action = Action(int(vector[2]))
+        culprit = (int(vector[6]), int(vector[7]))
+        return Entry(int(vector[1]), action, float(vector[3]), pairs[:applied], pairs[applied:], answered, culprit)
+
+    def _encode_answer(self, answer: Answer) -> np.ndarray:
+        head = [
+            self._ANSWER,
+            answer.number,
+            answer.action,
+            answer.version,
+            answer.carries_parameters,
+            answer.update_seconds,
+            answer.totals is not None,
+            *(answer.ticket or _NO_TICKET),
+            *answer.culprit,
+        ]
+        if answer.totals is None:
+            return np.array(head, np.float64)
+        vector = np.empty(len(head) + Totals.HEAD + self._sums + answer.state.size)
+        vector[: len(head)] = head
+        tail = vector[len(head) :]
+        answer.totals.encode(tail[: Totals.HEAD + self._sums])
+        tail[Totals.HEAD + self._sums :] = answer.state
+        return vector
+
+    def _decode_answer(self, vector: np.ndarray) -> Answer:
+        _, number, action, version, carries, seconds, with_totals, *rest = vector[: self._ANSWER_HEAD].tolist()
+        split = self._ANSWER_HEAD + Totals.HEAD + self._sums
+        return Answer(
+            int(number),
+            Action(int(action)),
+            int(version),
+            bool(carries),
+            seconds,
+            _ticket(rest[:4]),
+            Totals.decode(vector[self._ANSWER_HEAD : split]) if with_totals else None,
+            vector[split:].copy(),
+            (int(rest[4]), int(rest[5])),
+        )
+
+
+_NO_TICKET = (-1, -1, -1, -1)
+
+
+def _ticket(values: list[float]) -> Ticket | None:
+    return None if values[0] < 0 else Ticket(*(int(v) for v in values))

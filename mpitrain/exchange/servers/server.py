@@ -1,0 +1,160 @@
+"""A server as a stepped object: ``on(message)`` gives the messages to send. No MPI, and no clock but the one it is given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpitrain.exchange.combine import add_in_order, coefficients
+from mpitrain.exchange.servers.decider import Decider
+from mpitrain.exchange.servers.messages import Action, Answer, Entry, Held, Message, Push, Ready
+from mpitrain.parameters.layout import aligned_zeros
+from mpitrain.parameters.optimizers import SliceOptimizer
+
+
+@dataclass
+class Outgoing:
+    """A message for ``rank``; with ``slot``, that parameter slot travels beside it and must stay as it is meanwhile."""
+
+    rank: int
+    message: Message
+    slot: int | None = None
+
+
+class Server:
+    """One shard of the parameters and its optimizer, executing the log.
+
+    Args:
+        rank: this server's.
+        servers: ranks of all servers; the first decides.
+        gradients: by worker, where its gradient for this shard is when its push arrives.
+        parameters: the initial shard.
+        optimizer: of the shard.
+        undivided: whether gradients are added and not averaged.
+        decider: on server 0, else None.
+        clock: seconds, for measuring updates.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        servers: tuple[int, ...],
+        gradients: Mapping[int, np.ndarray],
+        parameters: np.ndarray,
+        optimizer: SliceOptimizer,
+        undivided: bool = False,
+        decider: Decider | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._rank, self._servers, self._gradients = rank, servers, gradients
+        self._optimizer, self._undivided, self._decider, self._clock = optimizer, undivided, decider, clock
+        # A worker has at most one answer under way, so with two more there is always a free slot to write into.
+        self._slots = [aligned_zeros(parameters.size, parameters.dtype) for _ in range(len(gradients) + 2)]
+        self._users = [0] * len(self._slots)
+        self._slots[0][:] = parameters
+        self._sum = aligned_zeros(parameters.size, parameters.dtype)
+        self._current = 0
+        self._pushes: dict[tuple[int, int], Push] = {}
+        self._holders: dict[tuple[int, int], int] = {}
+        self._sent: dict[int, int] = {}
+        self._failed: set[int] = set()
+        self.version = 0
+        self.reached: Action = Action.RUN
+        """CUT or END when the last message has made everybody meet; FAIL when all workers know of a failure."""
+        self.culprit = (-1, -1)
+        self.applied = 0
+        self.update_seconds = 0.0
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """The shard at ``version``; read only."""
+        return self._slots[self._current]
+
+    def slot(self, index: int) -> np.ndarray:
+        """The memory of a parameter slot."""
+        return self._slots[index]
+
+    def released(self, slot: int) -> None:
+        """An answer that held ``slot`` has been sent."""
+        self._users[slot] -= 1
+
+    def on(self, message: Message) -> list[Outgoing]:
+        """Take one message in; return what must be sent, in order."""
+        self.reached = Action.RUN
+        match message:
+            case Ready(worker):
+                return self._log(self._judge().ready(worker))
+            case Push():
+                self._pushes[message.worker, message.ticket] = message
+                held = Held(self._rank, message.worker, message.ticket)
+                return self.on(held) if self._decider else [Outgoing(self._servers[0], held)]
+            case Held(_, worker, ticket):
+                return self._count(worker, ticket)
+            case Entry():
+                return self._execute(message)
+            case Answer():
+                raise TypeError("an answer is for workers")
+
+    def _judge(self) -> Decider:
+        assert self._decider is not None, "only server 0 decides"
+        return self._decider
+
+    def _count(self, worker: int, ticket: int) -> list[Outgoing]:
+        key = (worker, ticket)
+        self._holders[key] = self._holders.get(key, 0) + 1
+        if self._holders[key] < len(self._servers):
+            return []
+        del self._holders[key]
+        return self._log(self._judge().complete(self._pushes[key]))
+
+    def _log(self, entries: list[Entry]) -> list[Outgoing]:
+        sent = []
+        for entry in entries:
+            # The others first, so that all shards update at the same time.
+            sent += [Outgoing(server, entry) for server in self._servers[1:]]
+            sent += self._execute(entry)
+        return sent
+
+    def _execute(self, entry: Entry) -> list[Outgoing]:
+        seconds = self._apply(entry) if entry.applied else 0.0
+        for key in entry.dropped:
+            del self._pushes[key]
+        self._reach(entry)
+        return [self._answer(entry, worker, seconds) for worker, _ in entry.answered]
+
+    def _apply(self, entry: Entry) -> float:
+        start = self._clock()
+        pushes = [self._pushes.pop(key) for key in entry.applied]
+        factors, scale = coefficients([p.weight for p in pushes], self._undivided)
+        total = add_in_order([self._gradients[p.worker] for p in pushes], factors, self._sum)
+        free = next(i for i, users in enumerate(self._users) if not users and i != self._current)
+        self._optimizer.apply(self._slots[self._current], total, self._slots[free], entry.rate, scale)
+        self._current = free
+        self.version += 1
+        self.applied += len(pushes)
+        seconds = self._clock() - start
+        self.update_seconds += seconds
+        return seconds
+
+    def _reach(self, entry: Entry) -> None:
+        self.culprit = entry.culprit
+        if entry.action is Action.FAIL:
+            self._failed |= {worker for worker, _ in entry.answered}
+            self.reached = Action.FAIL if len(self._failed) == len(self._gradients) else Action.RUN
+        else:
+            self.reached = entry.action
+
+    def _answer(self, entry: Entry, worker: int, seconds: float) -> Outgoing:
+        carries = self._sent.get(worker) != self.version and entry.action is not Action.FAIL
+        answer = Answer(entry.number, entry.action, self.version, carries, seconds, culprit=entry.culprit)
+        if self._decider:
+            answer.ticket = dict(entry.answered)[worker]
+            answer.totals, answer.state = self._decider.totals, self._decider.state
+        if not carries:
+            return Outgoing(worker, answer)
+        self._sent[worker] = self.version
+        self._users[self._current] += 1
+        return Outgoing(worker, answer, self._current)

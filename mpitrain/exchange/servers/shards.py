@@ -1,0 +1,31 @@
+"""Cutting the parameter vector into one shard for each server."""
+
+from __future__ import annotations
+
+from mpitrain.errors import InputError
+from mpitrain.parameters.layout import ALIGNMENT, Layout
+
+
+def cut(layout: Layout, servers: int, elementwise: bool) -> list[slice]:
+    """One contiguous slice for each server, as equal as borders allow.
+
+    Args:
+        layout: of the vector.
+        servers: number of shards.
+        elementwise: whether the optimizer may be cut anywhere (then on 64-byte borders, through big variables); else
+            at the borders of variables.
+
+    Raises:
+        InputError: where a shard would be empty.
+    """
+    if elementwise:
+        step = ALIGNMENT // layout.dtype.itemsize
+        blocks = -(-layout.size // step)
+        borders = [min(blocks * k // servers * step, layout.size) for k in range(servers + 1)]
+    else:
+        edges = [entry.offset for entry in layout.entries] + [layout.size]
+        borders = [min(edges, key=lambda e, k=k: abs(e - layout.size * k / servers)) for k in range(servers + 1)]
+    if any(low >= high for low, high in zip(borders, borders[1:], strict=False)):
+        limit = "" if elementwise else " at the borders of variables, as this optimizer needs it"
+        raise InputError(f"--servers {servers} is more than the model's parameters can be shared among{limit}: use fewer")
+    return [slice(low, high) for low, high in zip(borders, borders[1:], strict=False)]

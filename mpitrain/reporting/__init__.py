@@ -1,0 +1,1 @@
+"""What a run tells: progress, history, summary, comparison. Plain data in, text and files out."""

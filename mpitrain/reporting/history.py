@@ -1,0 +1,150 @@
+"""The history of a run, a line for each record: ``history.jsonl``, and the same as ``history.csv``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from mpitrain.errors import InputError
+from mpitrain.reporting.files import plain, writing
+
+_DECIMALS = {"epoch": 2, "time": 4, "samples_per_second": 1}
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRecord:
+    """What is known after ``step`` updates.
+
+    Args:
+        kind: "train", or "eval" for a record that carries an evaluation.
+        step: updates applied.
+        epoch: passes over the data so far; stored with 2 decimals.
+        time: training clock in seconds, evaluation left out; stored with 4 decimals.
+        loss: mean training loss since the record before.
+        accuracy: mean training accuracy since the record before; None for a model without one.
+        learning_rate: the effective one, after scaling, warm-up and schedule.
+        samples: samples handed out so far.
+        samples_per_second: of all workers together since the record before; None while not measurable.
+        staleness_mean: versions between pull and push; None outside servers.
+        staleness_max: None outside servers.
+        val_loss: on the validation set; None unless ``kind`` is "eval".
+        val_accuracy: on the validation set; None unless ``kind`` is "eval".
+    """
+
+    kind: Literal["train", "eval"]
+    step: int
+    epoch: float
+    time: float
+    loss: float | None
+    accuracy: float | None
+    learning_rate: float
+    samples: int
+    samples_per_second: float | None = None
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
+    val_loss: float | None = None
+    val_accuracy: float | None = None
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRecord))
+
+
+class History(NamedTuple):
+    """What ``read_history`` found."""
+
+    records: list[HistoryRecord]
+    half_written: str | None
+    """A sentence that names the last line when a kill cut it short; it is not among ``records``."""
+
+
+class HistoryWriter:
+    """Appends records to the two history files of ``run_dir``: each line whole, written at once and flushed.
+
+    A line that a killed run left half-written is cut off first, so that a resumed run adds whole ones.
+
+    Raises:
+        InputError: here and from every method, when a file cannot be written.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._json_path, self._csv_path = run_dir / "history.jsonl", run_dir / "history.csv"
+        self._json, self._csv = _open_lines(self._json_path), _open_lines(self._csv_path)
+        if not self._csv.tell():
+            _write_line(self._csv, self._csv_path, ",".join(COLUMNS))
+
+    def write(self, record: HistoryRecord) -> None:
+        """Append one record to both files."""
+        row = _row(record)
+        _write_line(self._json, self._json_path, json.dumps(row, allow_nan=False))
+        cells = ("" if value is None else str(value) for value in row.values())
+        _write_line(self._csv, self._csv_path, ",".join(cells))
+
+    def close(self) -> None:
+        """Close both files; closing twice is fine."""
+        for file, path in ((self._json, self._json_path), (self._csv, self._csv_path)):
+            with writing(path):
+                file.close()
+
+    def __enter__(self) -> HistoryWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_history(path: Path) -> History:
+    """The records of a ``history.jsonl``, with NaN and infinities as floats again.
+
+    Raises:
+        InputError: when the file cannot be read, or a line other than a half-written last one is no record.
+    """
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(
+            f"cannot read the history {path} ({error.strerror}): name a run's history.jsonl"
+        ) from error
+    records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
+    half = (
+        f"line {len(lines) + 1} of {path} is half-written (its run was killed) and left out" if rest else None
+    )
+    return History(records, half)
+
+
+def _row(record: HistoryRecord) -> dict[str, Any]:
+    row = plain(record)
+    for name, decimals in _DECIMALS.items():
+        if isinstance(row[name], float):
+            row[name] = round(row[name], decimals)
+    return row
+
+
+def _record(path: Path, number: int, line: bytes) -> HistoryRecord:
+    try:
+        row = json.loads(line)
+        fields: dict[str, Any] = {k: float(v) if v in _NOT_FINITE else v for k, v in row.items()}
+        return HistoryRecord(**fields)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"line {number} of {path} is no history record ({error}): repair or remove it"
+        ) from error
+
+
+def _open_lines(path: Path) -> BinaryIO:
+    """Open for appending, behind the last whole line."""
+    with writing(path):
+        file = path.open("a+b")
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.seek(0, 2)
+    return file
+
+
+def _write_line(file: BinaryIO, path: Path, line: str) -> None:
+    with writing(path):
+        file.write(f"{line}\n".encode())
+        file.flush()

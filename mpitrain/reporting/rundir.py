@@ -1,0 +1,108 @@
+"""The directory of one run, and the configuration in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from mpitrain.errors import InputError
+from mpitrain.reporting.files import plain, write_json, write_whole, writing
+
+RUN_FILES = ("summary.json", "history.jsonl", "compare.json")
+"""Files whose presence shows that a directory holds a run."""
+
+
+def create_run_directory(path: str | Path | None, mode: str, model: str) -> Path:
+    """Make the directory that a run writes to, and try that it can be written.
+
+    Args:
+        path: the user's choice; None makes ``runs/<UTC time>-<mode>-<model>``, numbered if that exists.
+        mode: for the name.
+        model: for the name; ``PACKAGE.MODULE:FUNCTION`` becomes ``PACKAGE.MODULE-FUNCTION``.
+
+    Raises:
+        InputError: when ``path`` already holds a run, or cannot be made or written.
+    """
+    folder = _new_directory(mode, model) if path is None else _given_directory(Path(path))
+    write_whole(folder / ".writable", b"\n" * 4096)
+    with writing(folder):
+        (folder / ".writable").unlink()
+    return folder
+
+
+def write_config(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Write ``config.json``, and ``config.toml`` which ``--config`` reads back.
+
+    Args:
+        config: option → string, integer, float, boolean or None. In the TOML file None is left out, and
+            names have underscores.
+
+    Raises:
+        InputError: when a file cannot be written.
+        TypeError: for a value of another kind.
+    """
+    values = plain(config)
+    lines = [
+        f"{name.replace('-', '_')} = {_toml(name, config[name])}\n"
+        for name in config
+        if values[name] is not None
+    ]
+    write_json(run_dir / "config.json", values)
+    write_whole(run_dir / "config.toml", "".join(lines).encode())
+
+
+def _new_directory(mode: str, model: str) -> Path:
+    runs = Path("runs")
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    name = re.sub(r"[^\w.-]+", "-", f"{stamp}-{mode}-{model}", flags=re.ASCII)
+    with writing(runs):
+        runs.mkdir(exist_ok=True)
+    folder = runs / name
+    number = 1
+    while True:
+        with writing(folder):
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:  # of another run that began in this second
+                number += 1
+                folder = runs / f"{name}-{number}"
+
+
+def _given_directory(folder: Path) -> Path:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"the run directory {folder} is a file: choose another --run-dir")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        held = [name for name in RUN_FILES if (folder / name).exists()]
+    if held:
+        raise InputError(
+            f"the run directory {folder} holds a run ({held[0]}): choose another --run-dir or delete this one"
+        )
+    return folder
+
+
+def _toml(name: str, value: Any) -> str:
+    """One value in TOML, which writes strings as JSON does, except that it also escapes DEL."""
+    value = value if isinstance(value, float) else plain(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(float(value))
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{name}: config.toml holds strings, numbers and booleans, not {type(value).__name__}"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} is {value!r}, not UTF-8, which config.toml cannot hold: rename it"
+        ) from error
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,147 @@
+"""The end of a run in one object, one file, and a screenful of text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mpitrain.reporting import formats as show
+from mpitrain.reporting.files import write_json
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Share:
+    """Where the training clock went, as fractions that add up to 1."""
+
+    compute: float
+    exchange: float
+    waiting: float
+    update: float
+
+
+@dataclass(frozen=True)
+class BytesPerUpdate:
+    """Bytes sent by all ranks for one update: the slices, and apart from them headers with their tails."""
+
+    data: float
+    headers: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """How a run went. None stands for what does not apply or was not measured.
+
+    Args:
+        batch_size: samples of one worker's batch; ``global_batch`` those of all workers' batches together.
+        samples: samples handed out; ``epochs`` the same in passes over the data.
+        samples_per_second: of all workers on the training clock, without start-up and the first ten steps.
+        wall_seconds: from the start of the process; ``train_seconds`` the training clock, without evaluation.
+        staleness_mean: versions between pull and push; like ``staleness_max`` None outside servers.
+        dropped: worker → reason → gradients computed but not applied.
+        threads: TensorFlow's threads on each rank.
+        choices: what was chosen by measuring, as explicit values.
+        versions: package or library → version.
+    """
+
+    mode: str
+    model: str
+    dataset: str
+    workers: int
+    servers: int
+    batch_size: int
+    global_batch: int
+    updates: int
+    samples: int
+    epochs: float
+    train_loss: float | None
+    val_loss: float | None
+    val_accuracy: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    samples_per_second: float | None
+    samples_per_second_per_worker: float | None
+    wall_seconds: float
+    train_seconds: float
+    share: Share
+    bytes_per_update: BytesPerUpdate
+    parameter_count: int
+    threads: int
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
+    dropped: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_summary(run_dir: Path, summary: Summary) -> Path:
+    """Write ``summary.json`` atomically, and say where it is."""
+    path = run_dir / "summary.json"
+    write_json(path, summary)
+    return path
+
+
+def render_summary(summary: Summary) -> str:
+    """The summary as plain lines of at most 100 columns, the same on a terminal and in a file."""
+    lines = []
+    for label, text in _rows(summary):
+        indent = f"{label:<12}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent))
+    return "\n".join(lines)
+
+
+def _rows(s: Summary) -> list[tuple[str, str]]:
+    """Label and text of each line; lines with nothing to say are left out."""
+    ranks = show.plural(s.workers, "worker")
+    if s.servers:
+        ranks = f"{show.plural(s.servers, 'server')}, {ranks}"
+    rows = [
+        ("mode", f"{s.mode}, {ranks}, {show.plural(s.threads, 'thread')} each"),
+        ("model", f"{s.model}, {s.parameter_count:,} parameters, on {s.dataset}"),
+        ("batch", f"{s.batch_size:,} per worker, {s.global_batch:,} global"),
+        ("trained", f"{show.plural(s.updates, 'update')}, {s.samples:,} samples, {s.epochs:.2f} epochs"),
+        ("loss", _known(train=s.train_loss, validation=s.val_loss, test=s.test_loss, form=show.loss)),
+        ("accuracy", _known(validation=s.val_accuracy, test=s.test_accuracy, form=show.accuracy)),
+        ("speed", _speed(s)),
+        ("time", f"{show.seconds(s.wall_seconds)} s in all, {show.seconds(s.train_seconds)} s training"),
+        ("share", ", ".join(f"{name} {show.percent(part)} %" for name, part in vars(s.share).items())),
+        ("sent", f"{_bytes(s.bytes_per_update)} per update"),
+        (
+            "staleness",
+            "" if s.staleness_mean is None else f"mean {s.staleness_mean:.2f}, max {s.staleness_max}",
+        ),
+        (
+            "dropped",
+            "; ".join(f"worker {worker}: {_reasons(why)}" for worker, why in s.dropped.items() if why),
+        ),
+        ("chosen", _pairs(s.choices, "=")),
+        ("versions", _pairs(s.versions, " ")),
+    ]
+    return [(label, text) for label, text in rows if text]
+
+
+def _known(form: Any, **values: float | None) -> str:
+    return ", ".join(f"{name} {form(value)}" for name, value in values.items() if value is not None)
+
+
+def _speed(s: Summary) -> str:
+    if s.samples_per_second is None:
+        return "not measured: the first 10 steps do not count, and there were no more"
+    each = show.count(s.samples_per_second_per_worker)
+    return f"{show.count(s.samples_per_second)} samples/s, {each} per worker (without start-up and 10 steps)"
+
+
+def _bytes(sent: BytesPerUpdate) -> str:
+    return f"{show.size(sent.data)} of data and {show.size(sent.headers)} of headers"
+
+
+def _reasons(why: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {reason}" for reason, number in why.items())
+
+
+def _pairs(values: Mapping[str, Any], joint: str) -> str:
+    return ", ".join(f"{name}{joint}{value}" for name, value in values.items())

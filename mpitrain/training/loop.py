@@ -1,0 +1,42 @@
+"""The training loop, the same in every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mpitrain.exchange.base import Exchange, Totals
+from mpitrain.exchange.tickets import Ticket
+from mpitrain.parameters.step import Batch, GradientStep, StepResult
+
+
+def train(
+    exchange: Exchange,
+    step: GradientStep,
+    batch: Callable[[Ticket], Batch],
+    after_step: Callable[[Totals], None],
+) -> None:
+    """Train until the exchange gives no more tickets.
+
+    Args:
+        exchange: how this worker agrees with the others.
+        step: computes gradients.
+        batch: the samples of a ticket.
+        after_step: told the running totals after each exchange.
+    """
+    ticket = exchange.start()
+    while ticket is not None:
+        if exchange.state is not None:
+            step.state = exchange.state
+        if ticket.count:
+            result = step.run(exchange.parameters, batch(ticket), exchange.ready)
+        else:
+            result = nothing(step)
+        ticket = exchange.finish(result)
+        after_step(exchange.totals)
+
+
+def nothing(step: GradientStep) -> StepResult:
+    """What a worker without samples contributes: no gradient, no weight."""
+    return StepResult(np.empty(0, step.layout.dtype), 0.0, np.zeros(3 + len(step.metric_names)), step.state)

@@ -1,0 +1,90 @@
+"""The runs that the exchange tests look at. All are made in one launch of seven ranks, which splits itself into worlds.
+
+    mpirun -np 7 python -m tests.exchange.cases FOLDER
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+from tests.support.numpy_run import Case, run_case
+
+RANKS = 7
+
+CASES = [
+    *(
+        Case(f"allreduce-{n}-{optimizer}", "allreduce", n, optimizer=optimizer, batch=60 // n, steps=20)
+        for optimizer in ("sgd", "adam")
+        for n in (1, 2, 4)
+    ),
+    *(
+        Case(
+            f"ps-sync-{k}x{n}-{optimizer}", "ps-sync", n + k, servers=k, optimizer=optimizer, batch=60 // n, steps=20
+        )
+        for optimizer in ("sgd", "adam")
+        for k, n in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 4))
+    ),
+    *(
+        Case(f"ps-async-{k}x{n}", "ps-async", n + k, servers=k, steps=43, jitter=0.004)
+        for k, n in ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (3, 2), (3, 4))
+    ),
+    # Two epochs by samples, the last ticket cut: 2 x 211 - 5.
+    Case("allreduce-samples", "allreduce", 3, steps=None, total_samples=417),
+    Case("ps-sync-samples", "ps-sync", 4, servers=1, steps=None, total_samples=417),
+    Case("ps-async-samples", "ps-async", 4, servers=1, steps=None, total_samples=417),
+    # The last global batch of an epoch holds fewer samples than there are workers: some get none.
+    Case("allreduce-starved", "allreduce", 4, samples=26, batch=6, steps=9, every=2),
+    Case("ps-sync-starved", "ps-sync", 6, servers=2, samples=26, batch=6, steps=9, every=2),
+    Case("allreduce-sum", "allreduce", 3, undivided=True),
+    Case("ps-sync-sum", "ps-sync", 4, servers=1, undivided=True),
+    Case("one-sum", "allreduce", 1, batch=30, undivided=True),
+    Case("allreduce-bad-allowed", "allreduce", 3, max_bad=3, poison={1: (4, 9)}),
+    Case("ps-sync-bad-allowed", "ps-sync", 4, servers=1, max_bad=3, poison={2: (4, 9)}),
+    Case("ps-async-bad-allowed", "ps-async", 5, servers=2, max_bad=3, steps=40, jitter=0.003, poison={3: (4, 6)}),
+    # One worker far slower than the others: what it brings is old.
+    Case("ps-async-straggler", "ps-async", 4, servers=1, steps=40, slow={1: 0.03, 2: 0.002, 3: 0.002}, every=None),
+]
+
+
+def rounds() -> list[list[Case]]:
+    """The cases packed so that each round fits the ranks."""
+    packed: list[list[Case]] = []
+    for case in sorted(CASES, key=lambda c: -c.ranks):
+        for room in packed:
+            if sum(c.ranks for c in room) + case.ranks <= RANKS:
+                room.append(case)
+                break
+        else:
+            packed.append([case])
+    return packed
+
+
+def main(folder: Path) -> None:
+    """Run every case; each rank writes what it saw to ``folder``."""
+    from mpitrain.cluster.hooks import install_hooks
+    from mpitrain.cluster.world import start_mpi, stop_mpi
+
+    install_hooks()
+    everyone = start_mpi()
+    for room in rounds():
+        first = 0
+        mine = None
+        for case in room:
+            world = everyone.split(range(first, first + case.ranks))
+            first += case.ranks
+            if world is not None:
+                mine = case, world
+        if mine is not None:
+            case, world = mine
+            seen = run_case(case, world)
+            (folder / f"{case.name}.{world.rank}").write_bytes(pickle.dumps(seen))
+            world.free()
+        everyone.meet("next round")
+    assert "tensorflow" not in sys.modules
+    stop_mpi()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

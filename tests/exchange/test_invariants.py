@@ -1,0 +1,201 @@
+"""The invariants that hold in every mode, from real ranks and real messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpitrain.cluster.roles import assign
+from mpitrain.exchange.tickets import TicketBook
+from tests.exchange.cases import CASES
+from tests.support.numpy_run import SAMPLES, Case
+from tests.support.numpy_step import Samples, SoftmaxStep
+
+Seen = list[dict[str, Any]]
+Exchanged = Callable[[str], Seen]
+BY_NAME = {case.name: case for case in CASES}
+SYNCHRONOUS = [c for c in CASES if c.mode != "ps-async" and c.steps == 20 and not c.undivided and not c.poison]
+ASYNCHRONOUS = [c for c in CASES if c.mode == "ps-async"]
+SERVED = [c for c in CASES if c.servers]
+
+
+def named(cases: list[Case]) -> Any:
+    return pytest.mark.parametrize("case", cases, ids=lambda c: c.name)
+
+
+def whole(seen: Seen) -> np.ndarray:
+    """The parameter vector as the workers hold it."""
+    return next(s for s in seen if not s["serves"])["parameters"]
+
+
+def one_process(optimizer: str, order: int, undivided: bool = False) -> np.ndarray:
+    """The same 20 global batches of 60 in one process in float32; ``order`` shuffles each batch's samples."""
+    from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
+    from mpitrain.parameters.step import Batch
+
+    step = SoftmaxStep(undivided=undivided)
+    parameters = step.initial()
+    apply = make_optimizer(OptimizerSpec(optimizer, {}), step.layout)
+    samples = Samples(SAMPLES)
+    random = np.random.default_rng(order)
+    for ticket in TicketBook(SAMPLES, 60, None, 20):
+        if ticket.number == 20:
+            break
+        batch = samples.batch(ticket)
+        if order:
+            shuffled = random.permutation(batch.size)
+            batch = Batch(batch.inputs[shuffled], batch.targets[shuffled])
+        apply.apply(parameters, step.run(parameters, batch).gradient, parameters, 0.01)
+    return parameters
+
+
+@pytest.fixture(scope="module")
+def reference() -> Callable[[str], tuple[np.ndarray, float]]:
+    """One process's parameters, and ten times the largest change that five reorderings of its sums make."""
+
+    def of(optimizer: str) -> tuple[np.ndarray, float]:
+        plain = one_process(optimizer, 0)
+        spread = max(np.abs(one_process(optimizer, order) - plain).max() for order in range(1, 6))
+        return plain, 10 * float(spread)
+
+    return of
+
+
+@named(SYNCHRONOUS)
+def test_synchronous_modes_equal_one_process(case: Case, exchanged: Exchanged, reference: Any) -> None:
+    plain, tolerance = reference(case.optimizer)
+    assert np.abs(whole(exchanged(case.name)) - plain).max() <= tolerance
+    assert tolerance < 1e-3, "the tolerance itself must mean something"
+
+
+@named(CASES)
+def test_all_ranks_hold_the_same_bits_at_every_cut(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    workers = [s for s in seen if not s["serves"]]
+    assert workers[0]["cuts"], "a run has at least its last cut"
+    for other in seen:
+        assert other["cuts"] == workers[0]["cuts"]
+        for mine, theirs in zip(workers[0]["at_cut"], other["at_cut"], strict=True):
+            low, high = other["shards"][other["rank"]] if other["serves"] else (0, len(mine))
+            assert np.array_equal(mine[low:high], theirs)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_number_of_servers_changes_no_bit(workers: int, optimizer: str, exchanged: Exchanged) -> None:
+    one, *more = (whole(exchanged(f"ps-sync-{k}x{workers}-{optimizer}")) for k in (1, 2, 3))
+    for vector in more:
+        assert np.array_equal(one, vector)
+
+
+@named([c for c in CASES if c.steps is not None])
+def test_exactly_the_asked_updates_are_applied_on_every_server(case: Case, exchanged: Exchanged) -> None:
+    for s in exchanged(case.name):
+        assert s["version"] == case.steps
+
+
+@named(CASES)
+def test_each_gradient_is_applied_on_every_server_or_counted_as_dropped(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    good = sum(s["pushed"]["good"] for s in seen)
+    bad = sum(s["pushed"]["bad"] for s in seen)
+    assert good > 0
+    assert {s["applied"] for s in seen} == {good}
+    assert {s["bad"] for s in seen if not s["serves"]} == {bad}
+    assert bad == sum(len(steps) for steps in case.poison.values())
+
+
+@named([c for c in CASES if not c.poison])
+def test_an_epoch_is_one_pass_over_the_data(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    handed: dict[int, list[int]] = {}
+    for s in seen:
+        for _, epoch, first, count in s["tickets"]:
+            handed.setdefault(epoch, []).extend(range(first, first + count))
+    last = max(handed)
+    for epoch, places in handed.items():
+        assert len(set(places)) == len(places), "no sample twice in an epoch"
+        if epoch < last:
+            assert sorted(places) == list(range(case.samples))
+    total = sum(len(places) for places in handed.values())
+    if case.total_samples is not None:
+        assert total == case.total_samples
+    assert {s["sums"][2] for s in seen if not s["serves"]} == {total}
+
+
+@named(SERVED)
+def test_bytes_sent_follow_the_formula(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    nbytes = seen[0]["nbytes"]
+    pushed = sum(s["data"] for s in seen if not s["serves"])
+    assert pushed == seen[0]["applied"] * nbytes
+    pulled = sum(s["data"] for s in seen if s["serves"])
+    first = case.workers * nbytes
+    if case.mode == "ps-sync":
+        assert pulled == first + case.workers * seen[0]["version"] * nbytes
+    else:
+        # A pull for each push, less those that a worker without a ticket waits out, and one at each cut.
+        cuts = len(seen[0]["cuts"])
+        assert first < pulled <= first + (seen[0]["applied"] + cuts * case.workers) * nbytes
+
+
+@named([c for c in CASES if c.mode == "allreduce"])
+def test_all_reduce_states_the_least_bytes(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    n = case.ranks
+    assert {s["data"] for s in seen} == {seen[0]["version"] * (2 * (n - 1) * seen[0]["nbytes"] // n)}
+
+
+@named(ASYNCHRONOUS)
+def test_staleness_is_measured(case: Case, exchanged: Exchanged) -> None:
+    seen = [s for s in exchanged(case.name) if not s["serves"]]
+    assert len({(s["staleness_sum"], s["staleness_max"]) for s in seen}) == 1
+    if case.workers == 1:
+        assert seen[0]["staleness_max"] == 0
+    else:
+        assert 0 < seen[0]["staleness_sum"] / case.steps if case.steps else True
+        assert seen[0]["staleness_max"] >= 1
+
+
+def test_a_stragglers_gradients_are_staler(exchanged: Exchanged) -> None:
+    seen = exchanged("ps-async-straggler")
+    slow, *fast = [len(s["tickets"]) for s in seen if not s["serves"]]
+    assert slow < min(fast), "nobody waits for the straggler"
+    assert seen[1]["staleness_max"] > BY_NAME["ps-async-straggler"].workers - 1
+
+
+@pytest.mark.parametrize("name", ["allreduce-sum", "ps-sync-sum"])
+def test_summed_losses_add(name: str, exchanged: Exchanged) -> None:
+    assert np.allclose(whole(exchanged(name)), whole(exchanged("one-sum")), rtol=1e-4, atol=1e-5)
+
+
+@named([c for c in SYNCHRONOUS if c.mode == "ps-sync"])
+def test_float_state_is_averaged_as_all_reduce_does(case: Case, exchanged: Exchanged) -> None:
+    states = [s["state"] for s in exchanged(case.name) if not s["serves"]]
+    wanted = exchanged(f"allreduce-{case.workers}-{case.optimizer}")[0]["state"]
+    for state in states:
+        assert np.array_equal(state, states[0])
+        assert np.allclose(state, wanted, rtol=1e-12)
+
+
+def test_a_run_repeats_bit_for_bit(exchanged: Exchanged, tmp_path: Any) -> None:
+    import pickle
+
+    from tests.support.mpi import launch
+
+    launch(7, ["-m", "tests.exchange.cases", str(tmp_path)], timeout=180).check()
+    for case in CASES:
+        if case.mode != "ps-async":
+            again = pickle.loads((tmp_path / f"{case.name}.{case.ranks - 1}").read_bytes())
+            assert np.array_equal(again["parameters"], exchanged(case.name)[-1]["parameters"]), case.name
+
+
+def test_roles_cover_every_rank() -> None:
+    for case in CASES:
+        roles = assign(case.mode, case.ranks, case.servers)
+        assert sorted(roles.servers + roles.workers) == list(range(case.ranks))
+        assert roles.keeper == 0
+        assert roles.chief == case.servers

@@ -1,0 +1,132 @@
+"""One small training with a numpy step, in any mode, on any world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mpitrain.cluster.roles import assign
+from mpitrain.cluster.world import World
+from mpitrain.exchange.base import Plan
+from mpitrain.exchange.registry import MODES, open_exchange, shards_of
+from mpitrain.exchange.servers.exchange import ServerLoop
+from mpitrain.exchange.tickets import TicketBook
+from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
+from mpitrain.training.loop import train
+from tests.support.numpy_step import Samples, SoftmaxStep
+
+SAMPLES = 211
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to make: ``ranks`` processes in ``mode``."""
+
+    name: str
+    mode: str
+    ranks: int
+    servers: int = 0
+    optimizer: str = "adam"
+    batch: int = 10
+    steps: int | None = 20
+    total_samples: int | None = None
+    samples: int = SAMPLES
+    undivided: bool = False
+    jitter: float = 0.0
+    slow: dict[int, float] = field(default_factory=dict)
+    every: int | None = 7
+    max_bad: int = 0
+    poison: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> int:
+        return self.ranks - self.servers
+
+
+def run_case(case: Case, world: World) -> dict[str, Any]:
+    """Train; return what this rank saw."""
+    roles = assign(case.mode, world.size, case.servers)
+    step = SoftmaxStep(case.slow.get(world.rank, 0.0), case.jitter, seed=world.rank, undivided=case.undivided)
+    step.poison = set(case.poison.get(world.rank, ()))
+    samples = Samples(case.samples)
+    size = case.batch * MODES[case.mode].sharing(case.workers)
+    book = TicketBook(case.samples, size, case.total_samples, case.steps)
+    plan = Plan(
+        book, book.cuts(case.every, "steps"), lambda version: 0.01, 4, step.state.size, case.undivided, case.max_bad
+    )
+    spec = OptimizerSpec(case.optimizer, {})
+    cuts: list[tuple[int, bool]] = []
+    at_cut: list[np.ndarray] = []
+    exchange: Any = None
+
+    def on_cut(version: int, last: bool) -> bool:
+        cuts.append((version, last))
+        held = exchange.server.parameters if isinstance(exchange, ServerLoop) else exchange.parameters
+        at_cut.append(held.copy())
+        world.meet("cut", version)
+        return False
+
+    tickets = []
+
+    def batch(ticket: Any) -> Any:
+        tickets.append(tuple(ticket))
+        return samples.batch(ticket)
+
+    shards = shards_of(case.mode, roles, step.layout, True)
+    exchange = open_exchange(
+        case.mode,
+        world,
+        roles,
+        step.layout,
+        shards,
+        step.initial(),
+        lambda part: make_optimizer(spec, step.layout, part.start, part.stop),
+        plan,
+        on_cut,
+    )
+    pushed = {"good": 0, "bad": 0, "empty": 0}
+    original = step.run
+
+    def counted(*args: Any) -> Any:
+        result = original(*args)
+        pushed["good" if result.finite else "bad"] += 1
+        return result
+
+    step.run = counted  # type: ignore[method-assign]
+    if isinstance(exchange, ServerLoop):
+        exchange.serve()
+        seen = {
+            "version": exchange.server.version,
+            "applied": exchange.server.applied,
+            "parameters": exchange.server.parameters.copy(),
+        }
+    else:
+        train(exchange, step, batch, lambda totals: None)
+        totals = exchange.totals
+        seen = {
+            "version": totals.version,
+            "applied": totals.pushes,
+            "bad": totals.bad,
+            "parameters": exchange.parameters.copy(),
+            "sums": totals.sums.tolist(),
+            "staleness_sum": totals.staleness_sum,
+            "staleness_max": totals.staleness_max,
+            "state": step.state if exchange.state is None else exchange.state,
+        }
+    exchange.close()
+    seen |= {
+        "rank": world.rank,
+        "serves": roles.serves(world.rank),
+        "shards": [(s.start, s.stop) for s in shards],
+        "cuts": cuts,
+        "at_cut": at_cut,
+        "tickets": tickets,
+        "pushed": pushed,
+        "data": exchange.traffic.data,
+        "headers": exchange.traffic.headers,
+        "updates": book.updates,
+        "nbytes": step.layout.nbytes,
+    }
+    return seen
