@@ -78,7 +78,9 @@ class RunConfig:
             if allowed and value not in allowed:
                 raise InputError(f"{_flag(field.name)} is {value!r} but must be one of {', '.join(allowed)}")
         if self.train_steps is not None and self.epochs is not None:
-            raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
+            raise InputError(
+                "--train-steps and --epochs are both given: use one of them to say how long to train"
+            )
         for name in ("servers", "train_steps", "batch_size", "threads", "log_every"):
             _check(name, getattr(self, name), lambda v: v >= 1, "at least 1")
         for name in ("warmup_steps", "seed", "max_bad_gradients"):
@@ -108,7 +110,9 @@ def eval_distance(text: str) -> tuple[float | None, str]:
     elif text.isdigit():
         distance, unit = int(text), "steps"
     else:
-        raise InputError(f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)")
+        raise InputError(
+            f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)"
+        )
     return (distance if distance > 0 else None), unit
 
 
@@ -120,9 +124,15 @@ def check_schedule(text: str) -> tuple[str, int, float]:
     """
     if text in ("constant", "cosine"):
         return text, 1, 1.0
-    if (match := re.fullmatch(r"step:(\d+):(\d+(?:\.\d+)?)", text)) and int(match[1]) > 0 and float(match[2]) > 0:
+    if (
+        (match := re.fullmatch(r"step:(\d+):(\d+(?:\.\d+)?)", text))
+        and int(match[1]) > 0
+        and float(match[2]) > 0
+    ):
         return "step", int(match[1]), float(match[2])
-    raise InputError(f"--lr-schedule is {text!r} but must be constant, cosine or step:EVERY:FACTOR, as in step:500:0.5")
+    raise InputError(
+        f"--lr-schedule is {text!r} but must be constant, cosine or step:EVERY:FACTOR, as in step:500:0.5"
+    )
 
 
 def _check(name: str, value: Any, holds: Any, wanted: str) -> None:

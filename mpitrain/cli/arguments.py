@@ -12,8 +12,8 @@ from typing import Any, get_args, get_type_hints
 
 import cyclopts
 from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
-from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.config import Env, Toml
+from cyclopts.exceptions import UnusedCliTokensError
 
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError
@@ -61,7 +61,9 @@ def parse(app: App, argv: Sequence[str]) -> tuple[Callable[..., Any], dict[str, 
         raise InputError(_unknown(app, error)) from None
     except UnusedCliTokensError as error:
         commands = ", ".join(name for name in app if not name.startswith("-"))
-        raise InputError(f"{error.unused_tokens[0]!r} is no command ({commands}), and no option's value") from None
+        raise InputError(
+            f"{(error.unused_tokens or ['?'])[0]!r} is no command ({commands}), and no option's value"
+        ) from None
     except CycloptsError as error:
         raise InputError(_sentence(error)) from None
     reject_unknown_variables(app)
@@ -107,7 +109,9 @@ def check_file(path: str) -> None:
     hints = get_type_hints(RunConfig)
     for name, value in content.items():
         if isinstance(value, dict):
-            raise InputError(f"[{name}] in {path} is a table, but options stand at the top level: remove the heading")
+            raise InputError(
+                f"[{name}] in {path} is a table, but options stand at the top level: remove the heading"
+            )
         hint = hints.get(name.replace("-", "_"))
         wanted = next((t for t in _TYPES if t in (hint, *get_args(hint))), str)
         if hint is not None and (type(value) not in _TYPES[wanted]):

@@ -164,5 +164,10 @@ class Bells:
 
 def _addresses() -> list[str]:
     """This host's IPv4 addresses, loopback last: on one machine without a network it is all there is."""
-    found = [a.address for addresses in psutil.net_if_addrs().values() for a in addresses if a.family == socket.AF_INET]
+    found = [
+        a.address
+        for addresses in psutil.net_if_addrs().values()
+        for a in addresses
+        if a.family == socket.AF_INET
+    ]
     return sorted(found, key=lambda address: address.startswith("127."))

@@ -36,7 +36,9 @@ def visible_cores(
     return frozenset(mask[: min(limits)])
 
 
-def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), self_file: Path = Path("/proc/self/cgroup")) -> float | None:
+def cgroup_quota(
+    root: Path = Path("/sys/fs/cgroup"), self_file: Path = Path("/proc/self/cgroup")
+) -> float | None:
     """The CPU quota of this process's cgroup in cores (version 2, else 1), or None where there is no limit."""
     quotas = []
     for line in _text(self_file).splitlines():
@@ -50,7 +52,11 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), self_file: Path = Path("/p
                 if parent == root:
                     break
         elif "cpu" in controllers.split(","):
-            for folder in (root / controllers / path.lstrip("/"), root / "cpu" / path.lstrip("/"), root / "cpu"):
+            for folder in (
+                root / controllers / path.lstrip("/"),
+                root / "cpu" / path.lstrip("/"),
+                root / "cpu",
+            ):
                 quota = _text(folder / "cpu.cfs_quota_us").strip()
                 period = _text(folder / "cpu.cfs_period_us").strip()
                 if quota.isdigit() and period.isdigit():
@@ -68,7 +74,9 @@ def share(masks: Sequence[frozenset[int]], busy: Sequence[bool], me: int) -> int
     """
     if not busy[me]:
         return 1
-    parts = sum(1 / sum(b and core in mask for mask, b in zip(masks, busy, strict=True)) for core in masks[me])
+    parts = sum(
+        1 / sum(b and core in mask for mask, b in zip(masks, busy, strict=True)) for core in masks[me]
+    )
     return max(1, math.floor(parts + 1e-9))
 
 

@@ -61,4 +61,8 @@ def assign(mode: str, size: int, servers: int) -> Roles:
 
 def _spans(ranks: tuple[int, ...]) -> str:
     contiguous = ranks == tuple(range(ranks[0], ranks[-1] + 1))
-    return (f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])) if contiguous else ", ".join(map(str, ranks))
+    return (
+        (f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0]))
+        if contiguous
+        else ", ".join(map(str, ranks))
+    )

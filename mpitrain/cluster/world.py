@@ -70,14 +70,14 @@ class World:
     masks: tuple[frozenset[int], ...]
 
     @classmethod
-    def of(cls, comm: MPI.Intracomm) -> World:
+    def of(cls, comm: MPI.Comm) -> World:
         """Duplicate ``comm`` and find out which of its ranks share a node."""
-        comm = comm.Dup()
-        shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        near = shared.allgather((comm.rank, visible_cores()))
+        own = MPI.Intracomm(comm.Dup())
+        shared = own.Split_type(MPI.COMM_TYPE_SHARED)
+        near = shared.allgather((own.rank, visible_cores()))
         shared.Free()
-        hosts = tuple(comm.allgather(socket.gethostname()))
-        return cls(comm, hosts, tuple(r for r, _ in near), tuple(m for _, m in near))
+        hosts = tuple(own.allgather(socket.gethostname()))
+        return cls(own, hosts, tuple(r for r, _ in near), tuple(m for _, m in near))
 
     @property
     def rank(self) -> int:

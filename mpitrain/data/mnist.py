@@ -71,7 +71,7 @@ def load(name: str = "mnist", data_dir: Path | None = None, cache: Path | None =
 
 
 def reject_two_sources(source: Source) -> None:
-    """Raise InputError when ``source`` is the sample, which has a folder of its own, and none may be given."""
+    """Raise InputError when ``source`` is the sample: its folder is its own, and none may be given."""
     if source is SAMPLE:
         raise InputError(f"--data-dir and --dataset {source.name} name two data sets: leave one of them out.")
 

@@ -140,6 +140,8 @@ class Exchange(Protocol):
     """float64: the model's float state as agreed with the last ``finish``; None where it is not agreed on then."""
     totals: Totals
     spent: Spent
+    dropped: int
+    """Gradients of this rank that were not applied because they held NaN or infinity."""
 
     @property
     def traffic(self) -> Traffic:

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 
 class Ticket(NamedTuple):
-    """Samples ``first .. first + count`` of the permutation of ``epoch``; ``number`` counts tickets from 0."""
+    """Samples ``first .. first + size`` of the permutation of ``epoch``; ``number`` counts tickets from 0."""
 
     number: int
     epoch: int
     first: int
-    count: int
+    size: int
 
     def part(self, index: int, parts: int) -> Ticket:
         """The ``index``-th of ``parts`` nearly equal parts; it may be empty."""
-        low, high = self.count * index // parts, self.count * (index + 1) // parts
+        low, high = self.size * index // parts, self.size * (index + 1) // parts
         return Ticket(self.number, self.epoch, self.first + low, high - low)
 
 

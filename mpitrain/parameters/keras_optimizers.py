@@ -101,7 +101,12 @@ class KerasSliceOptimizer:
             offset += size
 
     def apply(
-        self, parameters: np.ndarray, gradient: np.ndarray, out: np.ndarray, learning_rate: float, scale: float = 1.0
+        self,
+        parameters: np.ndarray,
+        gradient: np.ndarray,
+        out: np.ndarray,
+        learning_rate: float,
+        scale: float = 1.0,
     ) -> None:
         """See ``SliceOptimizer.apply``."""
         rate, factor = np.float32(learning_rate), np.float32(scale)

@@ -75,7 +75,12 @@ class SliceOptimizer(Protocol):
         ...
 
     def apply(
-        self, parameters: np.ndarray, gradient: np.ndarray, out: np.ndarray, learning_rate: float, scale: float = 1.0
+        self,
+        parameters: np.ndarray,
+        gradient: np.ndarray,
+        out: np.ndarray,
+        learning_rate: float,
+        scale: float = 1.0,
     ) -> None:
         """One update.
 
@@ -105,7 +110,9 @@ def is_elementwise(spec: OptimizerSpec) -> bool:
     return spec.name in ELEMENTWISE and not spec.config.keys() & {"clipnorm", "global_clipnorm"}
 
 
-def make_optimizer(spec: OptimizerSpec, layout: Layout, start: int = 0, stop: int | None = None) -> SliceOptimizer:
+def make_optimizer(
+    spec: OptimizerSpec, layout: Layout, start: int = 0, stop: int | None = None
+) -> SliceOptimizer:
     """The optimizer for elements ``start`` to ``stop`` of vectors of ``layout``: in numpy where that is the same.
 
     Raises:
@@ -150,7 +157,9 @@ def _refuse_arguments(name: str, config: Mapping[str, Any]) -> None:
     """One sentence for each argument that Keras knows and that a slice cannot honour."""
     for argument in ("use_ema", "gradient_accumulation_steps", "loss_scale_factor"):
         if argument in config:
-            raise InputError(f"{name} with {argument}={config[argument]!r} cannot be trained here: leave {argument} out.")
+            raise InputError(
+                f"{name} with {argument}={config[argument]!r} cannot be trained here: leave {argument} out."
+            )
     if isinstance(config.get("learning_rate"), Mapping):
         raise InputError(
             f"The learning rate of {name} is a Keras schedule object: give a number, and let lr_schedule change it."
@@ -192,7 +201,12 @@ class BlockedSGD(_Blocked):
         self.nesterov = nesterov
 
     def apply(
-        self, parameters: np.ndarray, gradient: np.ndarray, out: np.ndarray, learning_rate: float, scale: float = 1.0
+        self,
+        parameters: np.ndarray,
+        gradient: np.ndarray,
+        out: np.ndarray,
+        learning_rate: float,
+        scale: float = 1.0,
     ) -> None:
         """See ``SliceOptimizer.apply``."""
         rate = self._cast(learning_rate * scale)
@@ -232,7 +246,12 @@ class BlockedAdam(_Blocked):
         self.epsilon = epsilon
 
     def apply(
-        self, parameters: np.ndarray, gradient: np.ndarray, out: np.ndarray, learning_rate: float, scale: float = 1.0
+        self,
+        parameters: np.ndarray,
+        gradient: np.ndarray,
+        out: np.ndarray,
+        learning_rate: float,
+        scale: float = 1.0,
     ) -> None:
         """See ``SliceOptimizer.apply``."""
         self.iterations += 1

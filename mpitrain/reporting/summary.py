@@ -46,6 +46,7 @@ class Summary:
         threads: TensorFlow's threads on each rank.
         choices: what was chosen by measuring, as explicit values.
         versions: package or library → version.
+        peak_memory: rank → the most bytes that it held in memory.
     """
 
     mode: str
@@ -76,6 +77,7 @@ class Summary:
     dropped: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     choices: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    peak_memory: Mapping[int, int] = field(default_factory=dict)
 
 
 def write_summary(run_dir: Path, summary: Summary) -> Path:

@@ -32,7 +32,7 @@ class Feed:
 
     def batch(self, ticket: Ticket) -> Batch:
         """The samples of a ticket; valid until the next call."""
-        indices = self._order.indices(ticket.epoch, ticket.first, ticket.count)
+        indices = self._order.indices(ticket.epoch, ticket.first, ticket.size)
         return Batch(*batch(self.dataset.train, indices, self._training))
 
     def part(self, split: Split, index: int, parts: int) -> Iterator[Batch]:

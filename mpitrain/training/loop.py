@@ -29,7 +29,7 @@ def train(
     while ticket is not None:
         if exchange.state is not None:
             step.state = exchange.state
-        if ticket.count:
+        if ticket.size:
             result = step.run(exchange.parameters, batch(ticket), exchange.ready)
         else:
             result = nothing(step)

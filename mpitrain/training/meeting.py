@@ -17,7 +17,7 @@ from mpitrain.training.feed import Feed
 
 def fingerprints(vector: np.ndarray, shards: Sequence[slice]) -> list[str]:
     """A hash of each shard of a parameter vector."""
-    return [hashlib.blake2b(vector[s], digest_size=16).hexdigest() for s in shards]
+    return [hashlib.blake2b(vector[s].data, digest_size=16).hexdigest() for s in shards]
 
 
 def check_agreement(world: World, mine: Sequence[str | None], chief: int, version: int) -> None:

@@ -54,7 +54,7 @@ class Recorder:
             self._keep(record)
             self._progress.train(record)
 
-    def evaluation(self, totals: Totals, loss: float, accuracy: float | None) -> None:
+    def evaluation(self, totals: Totals, loss: float | None, accuracy: float | None) -> None:
         """Record an evaluation on the validation set."""
         record = self._record("eval", totals, loss, accuracy)
         self._keep(record)
@@ -77,7 +77,9 @@ class Recorder:
             learning_rate=totals.learning_rate,
             samples=samples,
             samples_per_second=self.throughput.lap(),
-            staleness_mean=(totals.staleness_sum - seen.staleness_sum) / pushes if self._stale and pushes else None,
+            staleness_mean=(totals.staleness_sum - seen.staleness_sum) / pushes
+            if self._stale and pushes
+            else None,
             staleness_max=totals.staleness_max if self._stale else None,
             val_loss=val_loss,
             val_accuracy=val_accuracy,

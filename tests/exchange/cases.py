@@ -1,6 +1,6 @@
 """The runs that the exchange tests look at. All are made in one launch of seven ranks, which splits itself into worlds.
 
-    mpirun -np 7 python -m tests.exchange.cases FOLDER
+mpirun -np 7 python -m tests.exchange.cases FOLDER
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ CASES = [
     ),
     *(
         Case(
-            f"ps-sync-{k}x{n}-{optimizer}", "ps-sync", n + k, servers=k, optimizer=optimizer, batch=60 // n, steps=20
+            f"ps-sync-{k}x{n}-{optimizer}",
+            "ps-sync",
+            n + k,
+            servers=k,
+            optimizer=optimizer,
+            batch=60 // n,
+            steps=20,
         )
         for optimizer in ("sgd", "adam")
         for k, n in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (3, 4))
@@ -42,9 +48,26 @@ CASES = [
     Case("one-sum", "allreduce", 1, batch=30, undivided=True),
     Case("allreduce-bad-allowed", "allreduce", 3, max_bad=3, poison={1: (4, 9)}),
     Case("ps-sync-bad-allowed", "ps-sync", 4, servers=1, max_bad=3, poison={2: (4, 9)}),
-    Case("ps-async-bad-allowed", "ps-async", 5, servers=2, max_bad=3, steps=40, jitter=0.003, poison={3: (4, 6)}),
+    Case(
+        "ps-async-bad-allowed",
+        "ps-async",
+        5,
+        servers=2,
+        max_bad=3,
+        steps=40,
+        jitter=0.003,
+        poison={3: (4, 6)},
+    ),
     # One worker far slower than the others: what it brings is old.
-    Case("ps-async-straggler", "ps-async", 4, servers=1, steps=40, slow={1: 0.03, 2: 0.002, 3: 0.002}, every=None),
+    Case(
+        "ps-async-straggler",
+        "ps-async",
+        4,
+        servers=1,
+        steps=40,
+        slow={1: 0.03, 2: 0.002, 3: 0.002},
+        every=None,
+    ),
 ]
 
 

@@ -80,8 +80,8 @@ def test_slots_and_iterations_carry_a_run_over(spec):
 
 
 def test_unknown_name_names_the_nearest():
-    with pytest.raises(InputError, match="no optimizer 'adma': did you mean 'adam'"):
-        OptimizerSpec("adma")
+    with pytest.raises(InputError, match="no optimizer 'adamm': did you mean 'adam'"):
+        OptimizerSpec("adamm")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,13 @@ def run_case(case: Case, world: World) -> dict[str, Any]:
     size = case.batch * MODES[case.mode].sharing(case.workers)
     book = TicketBook(case.samples, size, case.total_samples, case.steps)
     plan = Plan(
-        book, book.cuts(case.every, "steps"), lambda version: 0.01, 4, step.state.size, case.undivided, case.max_bad
+        book,
+        book.cuts(case.every, "steps"),
+        lambda version: 0.01,
+        4,
+        step.state.size,
+        case.undivided,
+        case.max_bad,
     )
     spec = OptimizerSpec(case.optimizer, {})
     cuts: list[tuple[int, bool]] = []

@@ -18,7 +18,9 @@ class SoftmaxStep:
 
     metric_names = ("accuracy",)
 
-    def __init__(self, seconds: float = 0.0, jitter: float = 0.0, seed: int = 0, undivided: bool = False) -> None:
+    def __init__(
+        self, seconds: float = 0.0, jitter: float = 0.0, seed: int = 0, undivided: bool = False
+    ) -> None:
         self.layout = Layout.of([("hidden", (FEATURES, 7)), ("out", (7, CLASSES)), ("bias", (CLASSES,))])
         self.undivided = undivided
         self.state = np.zeros(FEATURES)
@@ -30,7 +32,9 @@ class SoftmaxStep:
 
     def initial(self, seed: int = 0) -> np.ndarray:
         random = np.random.default_rng(seed)
-        return self.layout.pack([random.normal(0, 0.3, e.shape).astype(np.float32) for e in self.layout.entries])
+        return self.layout.pack(
+            [random.normal(0, 0.3, e.shape).astype(np.float32) for e in self.layout.entries]
+        )
 
     def run(self, parameters: np.ndarray, batch: Batch, on_ready: OnReady | None = None) -> StepResult:
         time.sleep(self._seconds + self._jitter * self._random.random())
@@ -80,5 +84,5 @@ class Samples:
         return len(self.targets)
 
     def batch(self, ticket: Ticket) -> Batch:
-        places = (np.arange(ticket.first, ticket.first + ticket.count) * 7 + ticket.epoch) % len(self)
+        places = (np.arange(ticket.first, ticket.first + ticket.size) * 7 + ticket.epoch) % len(self)
         return Batch(self.inputs[places], self.targets[places])

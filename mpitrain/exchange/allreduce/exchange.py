@@ -59,6 +59,7 @@ class AllReduceExchange:
         self.state: np.ndarray | None = None
         self.totals = Totals.empty(plan.sums)
         self.spent, self.traffic = Spent(), Traffic()
+        self.dropped = 0
         self._watch = Stopwatch()
 
     def start(self) -> Ticket | None:
@@ -73,6 +74,7 @@ class AllReduceExchange:
         """Sum over all ranks, apply the update, return this rank's part of the next global batch."""
         spent, plan, version = self.spent, self._plan, self.totals.version
         spent.compute += self._watch.lap()
+        self.dropped += not result.finite
         self._gather_tails(result)
         spent.waiting += self._watch.lap()
         finite = self._tails[:, 1] != 0

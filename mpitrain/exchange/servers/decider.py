@@ -122,9 +122,7 @@ class Asynchronous(Decider):
 
     def _hand_out(self) -> list[tuple[int, Ticket | None]]:
         answered: list[tuple[int, Ticket | None]] = []
-        while (
-            self._idle and self._upcoming and self.totals.version + len(self._in_flight) < self._cuts[0]
-        ):
+        while self._idle and self._upcoming and self.totals.version + len(self._in_flight) < self._cuts[0]:
             worker, ticket = self._idle.pop(0), self._take()
             assert ticket is not None
             self._in_flight[worker] = ticket

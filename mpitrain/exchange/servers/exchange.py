@@ -46,6 +46,7 @@ class WorkerExchange:
         self.state: np.ndarray | None = None
         self.totals = Totals.empty(plan.sums)
         self.spent = Spent()
+        self.dropped = 0
         self._watch = Stopwatch()
 
     @property
@@ -65,10 +66,13 @@ class WorkerExchange:
         """Push to all servers, wait for all answers."""
         assert self._ticket is not None
         self.spent.compute += self._watch.lap()
+        self.dropped += not result.finite
         rank = self._world.rank
         push = Push(rank, self._ticket.number, self._version, result.weight, result.finite)
         for server, shard in self._shards.items():
-            push.tail = np.concatenate((result.sums, result.state)) if server == self._servers[0] else np.empty(0)
+            push.tail = (
+                np.concatenate((result.sums, result.state)) if server == self._servers[0] else np.empty(0)
+            )
             self._link.send(server, push, result.gradient[shard] if push.carries_gradient else None)
         self.spent.exchange += self._watch.lap()
         return self._await()

@@ -180,7 +180,9 @@ class Codec:
         answered = [(rest[i], _ticket(rest[i + 1 : i + 5])) for i in range(0, len(rest), 5)]
         action = Action(int(vector[2]))
         culprit = (int(vector[6]), int(vector[7]))
-        return Entry(int(vector[1]), action, float(vector[3]), pairs[:applied], pairs[applied:], answered, culprit)
+        return Entry(
+            int(vector[1]), action, float(vector[3]), pairs[:applied], pairs[applied:], answered, culprit
+        )
 
     def _encode_answer(self, answer: Answer) -> np.ndarray:
         head = [
@@ -204,7 +206,9 @@ class Codec:
         return vector
 
     def _decode_answer(self, vector: np.ndarray) -> Answer:
-        _, number, action, version, carries, seconds, with_totals, *rest = vector[: self._ANSWER_HEAD].tolist()
+        _, number, action, version, carries, seconds, with_totals, *rest = vector[
+            : self._ANSWER_HEAD
+        ].tolist()
         split = self._ANSWER_HEAD + Totals.HEAD + self._sums
         return Answer(
             int(number),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from mpitrain.errors import InputError
 from mpitrain.parameters.layout import ALIGNMENT, Layout
 
@@ -24,8 +26,11 @@ def cut(layout: Layout, servers: int, elementwise: bool) -> list[slice]:
         borders = [min(blocks * k // servers * step, layout.size) for k in range(servers + 1)]
     else:
         edges = [entry.offset for entry in layout.entries] + [layout.size]
-        borders = [min(edges, key=lambda e, k=k: abs(e - layout.size * k / servers)) for k in range(servers + 1)]
+        ideal = [layout.size * k / servers for k in range(servers + 1)]
+        borders = [edges[int(np.abs(np.subtract(edges, place)).argmin())] for place in ideal]
     if any(low >= high for low, high in zip(borders, borders[1:], strict=False)):
         limit = "" if elementwise else " at the borders of variables, as this optimizer needs it"
-        raise InputError(f"--servers {servers} is more than the model's parameters can be shared among{limit}: use fewer")
+        raise InputError(
+            f"--servers {servers} is more than the model's parameters can be shared among{limit}: use fewer"
+        )
     return [slice(low, high) for low, high in zip(borders, borders[1:], strict=False)]

@@ -1,0 +1,103 @@
+"""Several modes on equal work, one after another in one MPI world."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from mpitrain.cluster.roles import Roles, assign
+from mpitrain.cluster.world import World
+from mpitrain.config import RunConfig, eval_distance
+from mpitrain.errors import InputError
+from mpitrain.exchange.registry import MODES
+from mpitrain.exchange.tickets import TicketBook
+from mpitrain.reporting.comparison import Comparison, ModeResult, print_comparison, write_comparison
+from mpitrain.reporting.plot import plot_comparison, require_matplotlib
+from mpitrain.training.output import Output, open_progress
+from mpitrain.training.phases import phase
+from mpitrain.training.run import Run
+from mpitrain.training.setup import Setup, choose, defaults_of, prepare, ticket_sizes
+from mpitrain.training.trainer import plan_lines
+
+
+def compare_modes(
+    world: World, options: RunConfig, modes: Sequence[str], target_accuracy: float, dry_run: bool = False
+) -> Comparison | None:
+    """Train in each mode on the same number of samples; print one table, write ``compare.json`` and ``compare.png``.
+
+    Args:
+        world: all ranks; each must call it.
+        options: the runs; ``train_steps`` counts updates of the first mode, and the others get as many samples.
+        modes: keys of ``MODES``.
+        target_accuracy: validation accuracy whose time is compared.
+        dry_run: print the configuration only.
+
+    Returns:
+        The comparison, the same on every rank; None after a dry run.
+
+    Raises:
+        AgreedExit: on every rank, when something is wrong on any.
+    """
+    with phase(world, "checking the configuration"):
+        require_matplotlib()
+        options.validate()
+        if not 0 < target_accuracy <= 1:
+            raise InputError(f"--target-accuracy is {target_accuracy} but must lie between 0 and 1")
+        for mode in modes:
+            if mode not in MODES:
+                raise InputError(f"--modes names {mode!r}, which is none of {', '.join(MODES)}")
+        if len(set(modes)) != len(modes):
+            raise InputError("--modes names a mode twice: name each once")
+        config = defaults_of(options)
+        roles = {mode: assign(mode, world.size, config.servers) for mode in modes}
+    speaker = Roles((), tuple(range(world.size)))
+    if world.rank == speaker.chief:
+        for line in plan_lines(config, ", then ".join(r.describe() for r in roles.values())):
+            print(line, flush=True)
+    if dry_run:
+        return None
+    output = Output(world, speaker, config, "compare")
+    working = tuple(rank for rank in range(world.size) if any(r.works(rank) for r in roles.values()))
+    setup = prepare(world, config, working)
+    books = books_for(setup, modes, roles)
+    choose(setup, {s for m in modes for s in ticket_sizes(books[m], MODES[m].sharing(len(roles[m].workers)))})
+    results = [_run(setup, output, mode, roles[mode], books[mode], target_accuracy) for mode in modes]
+    comparison = Comparison(config.model, setup.description.dataset, results)
+    with phase(world, "writing the comparison"):
+        if output.run_dir is not None:
+            write_comparison(output.run_dir, comparison)
+            plot_comparison(output.run_dir, comparison)
+    if world.rank == speaker.chief:
+        print_comparison(comparison, sys.stdout)
+        print(f"written to {output.path}", flush=True)
+    output.close()
+    return comparison
+
+
+def books_for(setup: Setup, modes: Sequence[str], roles: dict[str, Roles]) -> dict[str, TicketBook]:
+    """The tickets of each mode: the same number of samples in all; the last ticket is cut to fit."""
+    about, config = setup.description, setup.config
+    sizes = {mode: about.batch_size * MODES[mode].sharing(len(roles[mode].workers)) for mode in modes}
+    if config.train_steps is not None:
+        samples = TicketBook(about.samples, sizes[modes[0]], None, config.train_steps).samples_after(
+            config.train_steps
+        )
+    else:
+        samples = max(1, round((config.epochs or 1.0) * about.samples))
+    return {mode: TicketBook(about.samples, size, samples) for mode, size in sizes.items()}
+
+
+def _run(
+    setup: Setup, output: Output, mode: str, roles: Roles, book: TicketBook, target_accuracy: float
+) -> ModeResult:
+    started = time.time()
+    every, unit = eval_distance(setup.config.eval_every)
+    with open_progress(setup.world, roles, book) as progress:
+        progress.note(f"\n{mode}: {roles.describe()}, {book.updates:,} updates of {book.size} samples")
+        run_dir = None if output.run_dir is None else output.run_dir / mode
+        if run_dir is not None:
+            run_dir.mkdir()
+        outcome = Run(setup, mode, roles, book, book.cuts(every, unit), progress, run_dir, started).execute()
+        output.report(progress, outcome, run_dir)
+    return ModeResult.of(outcome.summary, outcome.history, target_accuracy)

@@ -1,0 +1,179 @@
+"""What a run leaves behind: its directory, the logs of its ranks, the model, and the summary."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpitrain.cluster.roles import Roles
+from mpitrain.cluster.world import World
+from mpitrain.config import RunConfig
+from mpitrain.exchange.registry import MODES
+from mpitrain.exchange.tickets import TicketBook
+from mpitrain.reporting.files import write_whole
+from mpitrain.reporting.progress import Progress, Silent, make_progress
+from mpitrain.reporting.rundir import create_run_directory, write_config
+from mpitrain.reporting.summary import render_summary, write_summary
+from mpitrain.training.phases import phase
+from mpitrain.training.run import Outcome
+from mpitrain.training.setup import Setup
+
+log = logging.getLogger("mpitrain")
+
+
+class Output:
+    """The run directory, seen from one rank; every rank makes it and calls its methods together.
+
+    Args:
+        world: all ranks.
+        roles: the keeper writes; the chief has the model.
+        config: names the directory.
+        label: stands for the mode in the directory's name.
+    """
+
+    def __init__(self, world: World, roles: Roles, config: RunConfig, label: str | None = None) -> None:
+        self._world, self._roles, self._config = world, roles, config
+        self.run_dir: Path | None = None
+        """On the keeper; None elsewhere."""
+        token = secrets.token_hex(8)
+        with phase(world, "making the run directory"):
+            if world.rank == roles.keeper:
+                self.run_dir = create_run_directory(config.run_dir, label or config.mode, config.model)
+                write_whole(self.run_dir / ".token", token.encode())
+        self.path: Path
+        self.path, token = world.share(
+            (self.run_dir and self.run_dir.absolute(), token), roles.keeper, "naming the run directory"
+        )
+        self._handler = self._open_log(token)
+        log.setLevel(logging.INFO)
+        log.addHandler(self._handler)
+        log.propagate = False
+        world.meet("opening logs")
+        if self.run_dir is not None:
+            (self.run_dir / ".token").unlink()
+        log.info(
+            "rank %d of %d on %s, process %d, %s",
+            world.rank,
+            world.size,
+            os.uname().nodename,
+            os.getpid(),
+            roles.describe(),
+        )
+
+    def resolved(self, setup: Setup, book: TicketBook, progress: Progress) -> None:
+        """Store the configuration with everything that was found out, and tell what will be done."""
+        about, config = setup.description, self._config
+        workers = len(self._roles.workers)
+        values = config.as_dict() | {
+            "batch_size": about.batch_size,
+            "learning_rate": about.rate,
+            "optimizer": about.optimizer.name.lower(),
+            "jit": "on" if setup.jit else "off",
+        }
+        if self.run_dir is not None:
+            write_config(self.run_dir, values)
+        sharing = MODES[config.mode].sharing(workers)
+        effective = setup_rate(setup, sharing)
+        progress.note(
+            f"{about.layout.parameter_count:,} parameters, {about.optimizer.name.lower()} at an effective learning rate of "
+            f"{effective:g}, XLA {values['jit']}, {setup.threads} thread{'s' * (setup.threads > 1)} per worker"
+        )
+        progress.note(
+            f"{about.samples:,} training samples; {about.batch_size} per worker and step, {sharing * about.batch_size} "
+            f"per update; {book.per_epoch:,} updates an epoch, {book.updates:,} in all"
+        )
+        progress.note(f"writing to {self.path}")
+        log.info("configuration %s", values)
+
+    def save(self, setup: Setup, outcome: Outcome) -> None:
+        """Write the trained model: the chief makes the file's bytes, the keeper writes them."""
+        world, roles = self._world, self._roles
+        content: bytes | None = None
+        if world.rank == roles.chief:
+            from mpitrain.training.keras_setup import saved_model
+
+            assert setup.step is not None and outcome.parameters is not None and outcome.state is not None
+            content = saved_model(setup.step, outcome.parameters, outcome.state)
+        world.meet("saving the model")
+        if roles.chief != roles.keeper:
+            if world.rank == roles.chief:
+                world.comm.send(content, roles.keeper)
+            elif world.rank == roles.keeper:
+                content = world.comm.recv(source=roles.chief)
+        with phase(world, "writing the model"):
+            if self.run_dir is not None:
+                assert content is not None
+                write_whole(self.run_dir / "model.keras", content)
+
+    def report(self, progress: Progress, outcome: Outcome, run_dir: Path | None) -> None:
+        """Write the summary to ``run_dir`` (on the keeper), and print it on the rank that speaks."""
+        with phase(self._world, "writing the summary"):
+            if run_dir is not None:
+                write_summary(run_dir, outcome.summary)
+        progress.note("")
+        progress.note(render_summary(outcome.summary))
+        log.info("ended after %d updates", outcome.summary.updates)
+
+    def close(self) -> None:
+        """End the logs; those of ranks that do not see the directory travel to the keeper."""
+        log.removeHandler(self._handler)
+        self._handler.close()
+        unseen = self._handler.lines if isinstance(self._handler, _MemoryHandler) else None
+        for rank, lines in enumerate(self._world.gather_all(unseen, "gathering logs")):
+            if lines is not None and self.run_dir is not None:
+                write_whole(_log_file(self.run_dir, rank), "".join(lines).encode())
+
+    def _open_log(self, token: str) -> logging.Handler:
+        try:
+            visible = (self.path / ".token").read_text() == token
+        except OSError:
+            visible = False
+        handler: logging.Handler
+        if visible:
+            handler = logging.FileHandler(_log_file(self.path, self._world.rank))
+        else:
+            handler = _MemoryHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        return handler
+
+
+class _MemoryHandler(logging.Handler):
+    """Keeps lines until the end, on a host that does not see the run directory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record) + "\n")
+
+
+@contextmanager
+def open_progress(world: World, roles: Roles, book: TicketBook) -> Iterator[Progress]:
+    """The run's voice on the chief, silence elsewhere."""
+    if world.rank != roles.chief:
+        yield Silent()
+        return
+    progress = make_progress(stream=sys.stdout, total_samples=book.samples_after(book.updates))
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def setup_rate(setup: Setup, sharing: int) -> float:
+    """The effective learning rate at full height."""
+    from mpitrain.training.schedules import LearningRate
+
+    return LearningRate.of(setup.config, setup.description.rate, sharing, 1).base
+
+
+def _log_file(run_dir: Path, rank: int) -> Path:
+    folder = run_dir / f"rank.{rank}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "log.txt"

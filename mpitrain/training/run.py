@@ -1,0 +1,292 @@
+"""One run in one mode, from a ready setup to a summary."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from mpitrain.cluster.roles import Roles
+from mpitrain.cluster.world import World
+from mpitrain.exchange.base import Exchange, Plan, Spent, Totals, Traffic
+from mpitrain.exchange.registry import MODES, open_exchange, shards_of
+from mpitrain.exchange.servers.exchange import ServerLoop
+from mpitrain.exchange.tickets import Ticket, TicketBook
+from mpitrain.parameters.optimizers import is_elementwise, make_optimizer
+from mpitrain.parameters.step import Batch
+from mpitrain.reporting.history import HistoryRecord, HistoryWriter
+from mpitrain.reporting.progress import Progress
+from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
+from mpitrain.reporting.throughput import Clock
+from mpitrain.training import meeting
+from mpitrain.training.loop import train
+from mpitrain.training.phases import phase
+from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
+from mpitrain.training.schedules import LearningRate
+from mpitrain.training.setup import Setup
+
+
+@dataclass
+class Outcome:
+    """What a run gives, the same on every rank but for ``parameters`` and ``state``, which workers alone hold."""
+
+    summary: Summary
+    history: list[HistoryRecord]
+    validation_sums: np.ndarray
+    test_sums: np.ndarray
+    parameters: np.ndarray | None
+    state: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class _RankReport:
+    """What each rank tells at the end."""
+
+    spent: Spent
+    data: int
+    headers: int
+    dropped: int
+    peak_bytes: int
+    threads: int
+
+
+class Run:
+    """One run; every rank constructs it and calls :meth:`execute` together.
+
+    Args:
+        setup: from :func:`mpitrain.training.setup.prepare`.
+        mode: a key of ``MODES``.
+        roles: who serves and who works.
+        book: the tickets.
+        cuts: versions at which all ranks meet.
+        progress: told by the chief; silent on the others.
+        run_dir: where the keeper writes the history; None elsewhere.
+        started: ``time.time()`` when what the summary calls wall time began; by default the start of the process.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        mode: str,
+        roles: Roles,
+        book: TicketBook,
+        cuts: tuple[int, ...],
+        progress: Progress,
+        run_dir: Path | None,
+        started: float | None = None,
+    ) -> None:
+        self._setup, self._mode, self._roles, self._book = setup, mode, roles, book
+        self._started = psutil.Process().create_time() if started is None else started
+        self._world: World = setup.world
+        about, config = setup.description, setup.config
+        self._undivided = about.undivided
+        self._clock = Clock()
+        self._history: list[HistoryRecord] = []
+        self._unshared: list[HistoryRecord] = []
+        self._writer = HistoryWriter(run_dir) if run_dir is not None else None
+        self.rate = LearningRate.of(config, about.rate, MODES[mode].sharing(len(roles.workers)), book.updates)
+        self._plan = Plan(
+            book, cuts, self.rate, about.sums, about.state, about.undivided, config.max_bad_gradients
+        )
+        self._shards: list[slice] = []
+        self._recorder: Recorder | None = None
+        if self._world.rank == roles.chief:
+            stale = bool(roles.servers)
+            self._recorder = Recorder(
+                self._clock, book, config.log_every, stale, self._undivided, progress, self._keep
+            )
+        self._sums: dict[str, np.ndarray] = {}
+        self._worker: Exchange | None = None
+        self._server: ServerLoop | None = None
+        self._samples_seen = 0
+
+    def execute(self) -> Outcome:
+        """Train to the end, evaluate, and gather what all ranks have to tell.
+
+        Raises:
+            AgreedExit: on every rank, when the run cannot go on.
+        """
+        setup, world = self._setup, self._world
+        about = setup.description
+        with phase(world, "cutting the parameters into shards"):
+            self._shards = shards_of(self._mode, self._roles, about.layout, is_elementwise(about.optimizer))
+        if setup.step is not None and setup.initial_state is not None:
+            setup.step.state = setup.initial_state.copy()
+        with phase(world, "connecting the ranks"):
+            exchange = open_exchange(
+                self._mode,
+                world,
+                self._roles,
+                about.layout,
+                self._shards,
+                setup.initial,
+                lambda part: make_optimizer(about.optimizer, about.layout, part.start, part.stop),
+                self._plan,
+                self._meet,
+            )
+        if isinstance(exchange, ServerLoop):
+            self._server = exchange
+        else:
+            self._worker = exchange
+        with phase(world, "training"):
+            self._train()
+        exchange.close()
+        if self._writer:
+            self._writer.close()
+        return self._outcome(exchange.traffic)
+
+    def _train(self) -> None:
+        if self._server is not None:
+            self._server.serve()
+        else:
+            assert self._worker is not None and self._setup.step is not None
+            self._clock.start()
+            after = self._recorder.after_step if self._recorder else _do_nothing
+            train(self._worker, self._setup.step, self._batch, after)
+            self._clock.stop()
+
+    def _batch(self, ticket: Ticket) -> Batch:
+        assert self._setup.feed is not None
+        self._samples_seen += ticket.size
+        return self._setup.feed.batch(ticket)
+
+    def _keep(self, record: HistoryRecord) -> None:
+        self._unshared.append(record)
+        if self._writer is not None:
+            self._writer.write(record)
+
+    def _meet(self, version: int, last: bool) -> bool:
+        """What all ranks do at a cut, while the training clock stands."""
+        with self._clock.paused():
+            self._agree(version)
+            validation = self._evaluate("validation", version)
+            if self._recorder is not None and self._worker is not None:
+                loss = mean_loss(validation, self._undivided)
+                self._recorder.evaluation(self._worker.totals, loss, accuracy_of(validation))
+            self._share_history(version)
+            if last:
+                self._evaluate("test", version)
+        return False
+
+    def _agree(self, version: int) -> None:
+        """Compare parameters, and give every worker the same float state."""
+        world, roles = self._world, self._roles
+        mine: list[str | None]
+        if self._server is not None:
+            whole = meeting.fingerprints(self._server.server.parameters, [slice(None)])
+            mine = [whole[0] if server == world.rank else None for server in roles.servers]
+        else:
+            assert self._worker is not None
+            mine = [*meeting.fingerprints(self._worker.parameters, self._shards)]
+        meeting.check_agreement(world, mine, roles.chief, version)
+        size, step = self._setup.description.state, self._setup.step
+        if not size:
+            return
+        if MODES[self._mode].together:
+            if step is not None and self._worker is not None and self._worker.state is not None:
+                step.state = self._worker.state
+        else:
+            state = step.state if step is not None and self._worker is not None else None
+            average = meeting.average_over_workers(world, state, self._samples_seen, size, version)
+            if step is not None:
+                step.state = average
+
+    def _evaluate(self, split: str, version: int) -> np.ndarray:
+        setup = self._setup
+        parameters = self._worker.parameters if self._worker is not None else None
+        sums = meeting.evaluate(
+            self._world,
+            self._roles,
+            setup.step,
+            setup.feed,
+            parameters,
+            split,
+            setup.description.sums,
+            version,
+        )
+        self._sums[split] = sums
+        return sums
+
+    def _share_history(self, version: int) -> None:
+        """After it every rank holds the same records, and the keeper has written them."""
+        records = self._world.share(self._unshared, self._roles.chief, "sharing the history", version)
+        self._unshared = []
+        self._history += records
+        if self._writer is not None and self._world.rank != self._roles.chief:
+            for record in records:
+                self._writer.write(record)
+
+    def _outcome(self, traffic: Traffic) -> Outcome:
+        world, roles = self._world, self._roles
+        spent = self._worker.spent if self._worker is not None else Spent()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        dropped = self._worker.dropped if self._worker is not None else 0
+        mine = _RankReport(spent, traffic.data, traffic.headers, dropped, peak, self._setup.threads)
+        told = world.gather_all(mine, "summing up")
+        chiefs = None
+        if self._worker is not None and self._recorder is not None:
+            chiefs = self._worker.totals, self._recorder.throughput.rate, self._clock.seconds
+        totals, rate, train_seconds = world.share(chiefs, roles.chief, "summing up")
+        summary = self._summarise(totals, rate, train_seconds, told)
+        step = self._setup.step
+        return Outcome(
+            summary,
+            self._history,
+            self._sums["validation"],
+            self._sums["test"],
+            self._worker.parameters if self._worker is not None else None,
+            step.state.copy() if step is not None else None,
+        )
+
+    def _summarise(
+        self, totals: Totals, rate: float | None, train_seconds: float, told: list[_RankReport]
+    ) -> Summary:
+        setup, roles = self._setup, self._roles
+        about, config = setup.description, setup.config
+        workers = len(roles.workers)
+        validation, test = self._sums["validation"], self._sums["test"]
+        shares = [told[r].spent.shares() for r in roles.workers]
+        updates = max(1, totals.version)
+        served = bool(roles.servers)
+        samples = int(totals.sums[2])
+        return Summary(
+            mode=self._mode,
+            model=config.model,
+            dataset=about.dataset,
+            workers=workers,
+            servers=len(roles.servers),
+            batch_size=about.batch_size,
+            global_batch=about.batch_size * MODES[self._mode].sharing(workers),
+            updates=totals.version,
+            samples=samples,
+            epochs=samples / about.samples,
+            train_loss=next((r.loss for r in reversed(self._history) if r.loss is not None), None),
+            val_loss=mean_loss(validation, self._undivided),
+            val_accuracy=accuracy_of(validation),
+            test_loss=mean_loss(test, self._undivided),
+            test_accuracy=accuracy_of(test),
+            samples_per_second=rate,
+            samples_per_second_per_worker=None if rate is None else rate / workers,
+            wall_seconds=time.time() - self._started,
+            train_seconds=train_seconds,
+            share=Share(**{name: sum(s[name] for s in shares) / workers for name in shares[0]}),
+            bytes_per_update=BytesPerUpdate(
+                sum(t.data for t in told) / updates, sum(t.headers for t in told) / updates
+            ),
+            parameter_count=about.layout.parameter_count,
+            threads=max(told[r].threads for r in roles.workers),
+            staleness_mean=totals.staleness_sum / max(1, totals.pushes) if served else None,
+            staleness_max=totals.staleness_max if served else None,
+            dropped={r: {"not finite": told[r].dropped} for r in roles.workers if told[r].dropped},
+            choices={"jit": "on" if setup.jit else "off", "allreduce": "mpi"},
+            versions=about.versions,
+            peak_memory={rank: t.peak_bytes for rank, t in enumerate(told)},
+        )
+
+
+def _do_nothing(totals: Totals) -> None:
+    pass

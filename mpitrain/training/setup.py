@@ -1,0 +1,218 @@
+"""Getting ready: data, model and layout on the workers, and what all ranks must know of them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpitrain.cluster import cores
+from mpitrain.cluster.world import MAX_COUNT, World
+from mpitrain.config import RunConfig
+from mpitrain.data.mnist import Dataset, load
+from mpitrain.errors import InputError
+from mpitrain.exchange.tickets import Ticket, TicketBook
+from mpitrain.models import MODELS
+from mpitrain.parameters.layout import Layout, aligned_zeros
+from mpitrain.parameters.optimizers import OptimizerSpec
+from mpitrain.training.feed import Feed
+from mpitrain.training.keras_start import start_tensorflow
+from mpitrain.training.phases import check_same, phase
+
+if TYPE_CHECKING:
+    from mpitrain.parameters.keras_step import KerasStep
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the chief has found out about the run's model and data, the same on every rank.
+
+    Args:
+        layout: of the parameter vector.
+        metrics: names of the metric sums.
+        state: length of the float state.
+        undivided: whether the loss is a sum over the batch.
+        optimizer: with the arguments that the user's model gave it.
+        rate: base learning rate.
+        batch_size: samples per worker and step.
+        dataset: its name.
+        samples: in an epoch.
+        versions: of the libraries that compute.
+    """
+
+    layout: Layout
+    metrics: tuple[str, ...]
+    state: int
+    undivided: bool
+    optimizer: OptimizerSpec
+    rate: float
+    batch_size: int
+    dataset: str
+    samples: int
+    versions: dict[str, str]
+
+    @property
+    def sums(self) -> int:
+        """Length of ``StepResult.sums``."""
+        return 3 + len(self.metrics)
+
+
+@dataclass
+class Setup:
+    """All that a run needs on this rank; ``step`` and ``feed`` are None where nobody computes."""
+
+    world: World
+    config: RunConfig
+    description: Description
+    initial: np.ndarray
+    threads: int
+    step: KerasStep | None = None
+    feed: Feed | None = None
+    initial_state: np.ndarray | None = None
+    jit: bool = False
+
+
+def prepare(
+    world: World,
+    config: RunConfig,
+    workers: tuple[int, ...],
+    model: Any = None,
+    data: Dataset | None = None,
+) -> Setup:
+    """Read the data and make the model on the workers; agree on what came out.
+
+    Args:
+        world: all ranks; each must call it.
+        config: validated.
+        workers: ranks that compute in any of the modes to be run.
+        model: a Keras model, or a function that makes one; by default what ``config.model`` names.
+        data: by default what ``config.dataset`` and ``config.data_dir`` name.
+
+    Raises:
+        AgreedExit: on every rank, when any of them cannot get ready.
+    """
+    works = world.rank in workers
+    with phase(world, "comparing the configuration"):
+        check_same(world, "configuration", config.as_dict())
+    threads = set_threads(world, config, workers)
+    feed: Feed | None = None
+    dataset: Dataset | None = None
+    with phase(world, "reading the data"):
+        if works:
+            dataset = data or load(config.dataset, None if config.data_dir is None else Path(config.data_dir))
+            if len(workers) > len(dataset.train):
+                raise InputError(
+                    f"there are {len(workers)} workers but only {len(dataset.train)} training samples in "
+                    f"{dataset.name}: start fewer ranks or use more data"
+                )
+    made: tuple[Any, Description] | None = None
+    with phase(world, "making the model"):
+        if works:
+            assert dataset is not None
+            made = _make(config, model, dataset, workers.index(world.rank), threads)
+    description: Description = world.share(
+        made[1] if made else None, workers[0], "sharing the model's layout"
+    )
+    with phase(world, "comparing layouts"):
+        digests = world.gather_all(made[1].layout.digest() if made else None, "comparing layouts")
+        for rank, digest in enumerate(digests):
+            if digest not in (None, description.layout.digest()):
+                raise InputError(
+                    f"the model function made another model on {world.name(rank)} than on {world.name(workers[0])}: "
+                    "it must make the same one on every rank"
+                )
+    initial = aligned_zeros(description.layout.size, description.layout.dtype)
+    step = made[0] if made else None
+    if step is not None:
+        initial[:] = step.initial_parameters()
+        feed = Feed(dataset, config.seed, description.batch_size)  # type: ignore[arg-type]
+    world.meet("sharing the initial parameters")
+    for low in range(0, initial.size, MAX_COUNT):
+        world.comm.Bcast(initial[low : low + MAX_COUNT], workers[0])
+    state = None if step is None else step.state.copy()
+    return Setup(world, config, description, initial, threads, step, feed, state)
+
+
+def ticket_sizes(book: TicketBook, parts: int) -> set[int]:
+    """Every number of samples that a worker's batch can have in a run whose tickets are cut in ``parts``."""
+    per_epoch = [book.size, book.samples - (book.per_epoch - 1) * book.size]
+    tickets = {size for size in per_epoch if size}
+    tickets.add(book.samples_after(book.updates) - book.samples_after(book.updates - 1))
+    counts = {Ticket(0, 0, 0, size).part(i, parts).size for size in tickets for i in range(parts)}
+    return counts - {0}
+
+
+def choose(setup: Setup, sizes: set[int]) -> None:
+    """Decide by measuring whether the gradient step is compiled with XLA, the same on all ranks; then trace it.
+
+    Args:
+        setup: its step is made ready.
+        sizes: of the batches that the run will have, all of which are traced or compiled now.
+
+    Raises:
+        AgreedExit: on every rank, when the model cannot be traced on any.
+    """
+    step, feed = setup.step, setup.feed
+    with phase(setup.world, "tracing the gradient step"):
+        if step is not None and feed is not None:
+            step.jit = setup.config.jit == "on"
+            step.prepare(feed.batch(Ticket(0, 0, 0, max(sizes))), sizes)
+            setup.jit = step.jit
+
+
+def set_threads(world: World, config: RunConfig, workers: tuple[int, ...]) -> int:
+    """Share the node's visible cores among its workers, and limit this process's thread pools to its share."""
+    busy = [rank in workers for rank in world.node]
+    threads = config.threads or cores.share(world.masks, busy, world.node.index(world.rank))
+    if config.threads is None and (limit := cores.slurm_cores()) is not None:
+        threads = min(threads, limit)
+    if not cores.set_in_time() and world.rank == workers[0]:
+        print(
+            "mpitrain: warning: TensorFlow was imported before mpitrain, which came too late to set the number of "
+            "threads: import mpitrain first",
+            file=sys.stderr,
+            flush=True,
+        )
+    cores.limit_threads(threads, config.allow_gpu)
+    return threads
+
+
+def _make(
+    config: RunConfig, model: Any, dataset: Dataset, worker: int, threads: int
+) -> tuple[KerasStep, Description]:
+    start_tensorflow(threads)
+    from mpitrain.training.keras_setup import make_step
+
+    step, optimizer, rate, batch_size, versions = make_step(config, model, dataset, worker)
+    description = Description(
+        step.layout,
+        step.metric_names,
+        step.state.size,
+        step.undivided,
+        optimizer,
+        rate,
+        batch_size,
+        dataset.name,
+        len(dataset.train),
+        versions,
+    )
+    return step, description
+
+
+def defaults_of(config: RunConfig) -> RunConfig:
+    """The configuration with what the named model implies filled in, as far as that is known without making it."""
+    spec = MODELS.get(config.model)
+    changes: dict[str, Any] = {}
+    if config.train_steps is None and config.epochs is None:
+        changes["epochs"] = 2.0
+    if spec is not None:
+        if config.batch_size is None:
+            changes["batch_size"] = spec.batch_size
+        if config.learning_rate is None and config.optimizer in (None, spec.optimizer):
+            changes["learning_rate"] = spec.learning_rate
+        if config.optimizer is None:
+            changes["optimizer"] = spec.optimizer
+    return config.replace(**changes)

@@ -1,0 +1,128 @@
+"""The trainer: puts a run together and executes it. The command line is one of its callers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpitrain.cluster.roles import assign
+from mpitrain.cluster.world import World, start_mpi
+from mpitrain.config import RunConfig, eval_distance
+from mpitrain.data.mnist import Dataset
+from mpitrain.errors import InputError
+from mpitrain.exchange.registry import MODES
+from mpitrain.exchange.tickets import TicketBook
+from mpitrain.reporting.history import HistoryRecord
+from mpitrain.reporting.summary import Summary
+from mpitrain.training.output import Output, open_progress
+from mpitrain.training.phases import phase
+from mpitrain.training.run import Run
+from mpitrain.training.setup import Setup, choose, defaults_of, prepare, ticket_sizes
+
+
+class Trainer:
+    """Trains a Keras model over all ranks of an MPI job.
+
+    Every rank makes a trainer with the same arguments and calls :meth:`fit`::
+
+        trainer = mpitrain.Trainer(make_model, mode="ps-async", servers=1, epochs=3)
+        trainer.fit()
+        if trainer.is_main:
+            print(trainer.summary.test_accuracy)
+
+    Args:
+        model: a Keras model, a function that makes one (servers then never make it), or one of the names that
+            ``RunConfig.model`` takes.
+        config: a configuration; instead of ``options``.
+        world: from :func:`mpitrain.cluster.world.start_mpi`; by default MPI is started on all ranks of the job.
+        options: fields of :class:`mpitrain.RunConfig`.
+
+    Raises:
+        AgreedExit: on every rank, when the options are wrong on any.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        config: RunConfig | None = None,
+        world: World | None = None,
+        **options: Any,
+    ) -> None:
+        self.world = world or start_mpi()
+        self._model = None if isinstance(model, str) else model
+        with phase(self.world, "checking the configuration"):
+            self.config = _configuration(model, config, options)
+            self.roles = assign(self.config.mode, self.world.size, self.config.servers)
+        self.history: list[HistoryRecord] = []
+        """The records of the run, the same on every rank after :meth:`fit`."""
+        self.summary: Summary | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank is the chief, which speaks for the run and holds the model."""
+        return self.world.rank == self.roles.chief
+
+    def describe(self) -> None:
+        """Print the resolved configuration, on one rank."""
+        if self.is_main:
+            print("\n".join(plan_lines(self.config, self.roles.describe())), flush=True)
+
+    def fit(self, data: Dataset | None = None) -> list[HistoryRecord]:
+        """Train, evaluate, and write the run directory.
+
+        Args:
+            data: by default what the configuration names.
+
+        Returns:
+            The history, the same on every rank.
+
+        Raises:
+            AgreedExit: on every rank, when the run cannot start or cannot go on.
+        """
+        world, roles, config = self.world, self.roles, self.config
+        self.describe()
+        output = Output(world, roles, config)
+        setup = prepare(world, config, roles.workers, self._model, data)
+        book, cuts = schedule(setup, config.mode, len(roles.workers))
+        choose(setup, ticket_sizes(book, MODES[config.mode].sharing(len(roles.workers))))
+        with open_progress(world, roles, book) as progress:
+            output.resolved(setup, book, progress)
+            run = Run(setup, config.mode, roles, book, cuts, progress, output.run_dir)
+            outcome = run.execute()
+            output.save(setup, outcome)
+            output.report(progress, outcome, output.run_dir)
+        output.close()
+        self.history, self.summary = outcome.history, outcome.summary
+        return self.history
+
+
+def schedule(setup: Setup, mode: str, workers: int) -> tuple[TicketBook, tuple[int, ...]]:
+    """The tickets of a run in ``mode``, and the versions at which all ranks meet."""
+    about, config = setup.description, setup.config
+    total = None if config.epochs is None else max(1, round(config.epochs * about.samples))
+    book = TicketBook(
+        about.samples, about.batch_size * MODES[mode].sharing(workers), total, config.train_steps
+    )
+    return book, book.cuts(*eval_distance(config.eval_every))
+
+
+def plan_lines(config: RunConfig, roles: str) -> list[str]:
+    """The resolved configuration for people, a line each."""
+    values = {k: v for k, v in config.as_dict().items() if v is not None}
+    return [f"mpitrain: {roles}", "  ".join(f"{k}={v}" for k, v in values.items())]
+
+
+def _configuration(model: Any, config: RunConfig | None, options: dict[str, Any]) -> RunConfig:
+    if config is None:
+        if isinstance(model, str):
+            options = {"model": model} | options
+        elif model is not None:
+            options = {
+                "model": getattr(model, "__name__", getattr(model, "name", type(model).__name__))
+            } | options
+        try:
+            config = RunConfig(**options)
+        except TypeError as error:
+            raise InputError(f"Trainer: {error}; its options are the fields of mpitrain.RunConfig") from None
+    config.validate()
+    return defaults_of(config)

@@ -1,0 +1,8 @@
+# shellcheck shell=sh
+# Sourced by the other scripts. mpirun of Open MPI refuses two things before Python even starts; these settings allow them.
+
+# Running as root: containers and fresh machines often have no other user.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# More ranks than cores: three ranks on a laptop of two cores are slower than two, but they work.
+export PRTE_MCA_rmaps_default_mapping_policy="${PRTE_MCA_rmaps_default_mapping_policy:-:OVERSUBSCRIBE}"
