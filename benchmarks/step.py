@@ -66,9 +66,7 @@ def ours(spec: ModelSpec, batches: list[Batch]) -> Callable[[], None]:
 def kerass(spec: ModelSpec, batches: list[Batch], jit: bool, fit: bool) -> Callable[[], Any]:
     """A turn of Keras's own steps."""
     model = spec.build(0)
-    optimizer = keras.optimizers.get(
-        {"class_name": spec.optimizer, "config": {"learning_rate": spec.learning_rate}}
-    )
+    optimizer = keras.optimizers.get({"class_name": spec.optimizer, "config": {"learning_rate": spec.learning_rate}})
     model.compile(optimizer=optimizer, loss=loss(), metrics=["accuracy"], jit_compile=jit)
     if fit:
         inputs, targets = (np.concatenate(part) for part in zip(*batches, strict=True))
@@ -82,9 +80,7 @@ def kerass(spec: ModelSpec, batches: list[Batch], jit: bool, fit: bool) -> Calla
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="cnn")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--turns", type=int, default=15)

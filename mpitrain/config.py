@@ -26,7 +26,7 @@ class RunConfig:
         epochs: Passes over the data by all workers together; 2 where neither this nor --train-steps is given.
         batch_size: Samples per worker and step; by default the model's own (mlp and cnn 100, lstm 128).
         learning_rate: Base learning rate; by default the model's own (mlp 0.01, cnn and lstm 0.001).
-        lr_scaling: Multiply the rate by the number of workers that share an update (linear), its root (sqrt), or not (none).
+        lr_scaling: Multiply the rate by the workers that share an update (linear), by their root (sqrt), or not (none).
         warmup_steps: Updates over which the rate rises linearly to its full value.
         lr_schedule: constant, cosine (to zero at the end), or step:EVERY:FACTOR (times FACTOR each EVERY updates).
         optimizer: Any Keras optimizer by name; by default the model's own (adam).
@@ -34,6 +34,7 @@ class RunConfig:
         dataset: mnist, or mnist-sample (7,000 images that come with the package).
         data_dir: Folder with the four IDX files, gzip or not, of MNIST or anything of its form.
         eval_every: Evaluate each so many updates (500) or epochs (1ep, 0.5ep); 0 evaluates at the end only.
+        eval_on: Evaluate on the validation set, or on the test set (which the end of a run evaluates in any case).
         log_every: Updates between two lines of progress and of the history.
         run_dir: Folder for what the run writes; by default runs/TIME-MODE-MODEL.
         threads: Threads of each worker; by default the visible cores shared among the workers of the node.
@@ -58,6 +59,7 @@ class RunConfig:
     dataset: str = "mnist"
     data_dir: str | None = None
     eval_every: str = "1ep"
+    eval_on: Literal["validation", "test"] = "validation"
     log_every: int = 100
     run_dir: str | None = None
     threads: int | None = None
@@ -78,9 +80,7 @@ class RunConfig:
             if allowed and value not in allowed:
                 raise InputError(f"{_flag(field.name)} is {value!r} but must be one of {', '.join(allowed)}")
         if self.train_steps is not None and self.epochs is not None:
-            raise InputError(
-                "--train-steps and --epochs are both given: use one of them to say how long to train"
-            )
+            raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
         for name in ("servers", "train_steps", "batch_size", "threads", "log_every"):
             _check(name, getattr(self, name), lambda v: v >= 1, "at least 1")
         for name in ("warmup_steps", "seed", "max_bad_gradients"):
@@ -110,9 +110,7 @@ def eval_distance(text: str) -> tuple[float | None, str]:
     elif text.isdigit():
         distance, unit = int(text), "steps"
     else:
-        raise InputError(
-            f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)"
-        )
+        raise InputError(f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)")
     return (distance if distance > 0 else None), unit
 
 
@@ -124,15 +122,9 @@ def check_schedule(text: str) -> tuple[str, int, float]:
     """
     if text in ("constant", "cosine"):
         return text, 1, 1.0
-    if (
-        (match := re.fullmatch(r"step:(\d+):(\d+(?:\.\d+)?)", text))
-        and int(match[1]) > 0
-        and float(match[2]) > 0
-    ):
+    if (match := re.fullmatch(r"step:(\d+):(\d+(?:\.\d+)?)", text)) and int(match[1]) > 0 and float(match[2]) > 0:
         return "step", int(match[1]), float(match[2])
-    raise InputError(
-        f"--lr-schedule is {text!r} but must be constant, cosine or step:EVERY:FACTOR, as in step:500:0.5"
-    )
+    raise InputError(f"--lr-schedule is {text!r} but must be constant, cosine or step:EVERY:FACTOR, as in step:500:0.5")
 
 
 def _check(name: str, value: Any, holds: Any, wanted: str) -> None:

@@ -109,9 +109,7 @@ def check_file(path: str) -> None:
     hints = get_type_hints(RunConfig)
     for name, value in content.items():
         if isinstance(value, dict):
-            raise InputError(
-                f"[{name}] in {path} is a table, but options stand at the top level: remove the heading"
-            )
+            raise InputError(f"[{name}] in {path} is a table, but options stand at the top level: remove the heading")
         hint = hints.get(name.replace("-", "_"))
         wanted = next((t for t in _TYPES if t in (hint, *get_args(hint))), str)
         if hint is not None and (type(value) not in _TYPES[wanted]):

@@ -1,10 +1,10 @@
 """Doorbells: sockets that wake a rank which sleeps in the kernel, beside the MPI messages that they announce.
 
-MPI has no wait that sleeps. A sender rings once for each message; the receiver sleeps on its sockets until then, and the MPI
-call that follows lasts one message. The end of a peer shows at once as the end of its socket.
+MPI has no wait that sleeps. A sender rings once for each message; the receiver sleeps on its sockets until then, and
+the MPI call that follows lasts one message. The end of a peer shows at once as the end of its socket.
 
-Within a node the sockets are abstract Unix ones, which leave no files, and the peer's user is checked; between nodes they are
-TCP. A random key that travels over MPI lets nobody else in.
+Within a node the sockets are abstract Unix ones, which leave no files, and the peer's user is checked; between nodes
+they are TCP. A random key that travels over MPI lets nobody else in.
 """
 
 from __future__ import annotations
@@ -129,9 +129,10 @@ class Bells:
                         return peer
                 peer.close()
             time.sleep(0.05)
+        tried = ", ".join(str(p[0]) for p in places if isinstance(p, tuple)) or "a Unix socket"
         raise PeerLostError(
             f"{self._world.name(self._world.rank)} cannot reach {self._world.name(rank)} over any of its addresses "
-            f"({', '.join(str(p[0]) for p in places if isinstance(p, tuple)) or 'a Unix socket'}): check its firewall and routes"
+            f"({tried}): check its firewall and routes"
         )
 
     def _accept(
@@ -164,10 +165,5 @@ class Bells:
 
 def _addresses() -> list[str]:
     """This host's IPv4 addresses, loopback last: on one machine without a network it is all there is."""
-    found = [
-        a.address
-        for addresses in psutil.net_if_addrs().values()
-        for a in addresses
-        if a.family == socket.AF_INET
-    ]
+    found = [a.address for addresses in psutil.net_if_addrs().values() for a in addresses if a.family == socket.AF_INET]
     return sorted(found, key=lambda address: address.startswith("127."))

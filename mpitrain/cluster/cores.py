@@ -36,9 +36,7 @@ def visible_cores(
     return frozenset(mask[: min(limits)])
 
 
-def cgroup_quota(
-    root: Path = Path("/sys/fs/cgroup"), self_file: Path = Path("/proc/self/cgroup")
-) -> float | None:
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), self_file: Path = Path("/proc/self/cgroup")) -> float | None:
     """The CPU quota of this process's cgroup in cores (version 2, else 1), or None where there is no limit."""
     quotas = []
     for line in _text(self_file).splitlines():
@@ -74,9 +72,7 @@ def share(masks: Sequence[frozenset[int]], busy: Sequence[bool], me: int) -> int
     """
     if not busy[me]:
         return 1
-    parts = sum(
-        1 / sum(b and core in mask for mask, b in zip(masks, busy, strict=True)) for core in masks[me]
-    )
+    parts = sum(1 / sum(b and core in mask for mask, b in zip(masks, busy, strict=True)) for core in masks[me])
     return max(1, math.floor(parts + 1e-9))
 
 
@@ -101,8 +97,8 @@ def limit_threads(threads: int, allow_gpu: bool = False) -> None:
 def limit_threads_on_import() -> None:
     """Set the thread pools from what the environment tells, before MPI can be asked; called when mpitrain is imported.
 
-    A user's script may import TensorFlow before it makes a trainer; this keeps its pools right. Where TensorFlow came first
-    nothing is set, and :func:`set_in_time` says so.
+    A user's script may import TensorFlow before it makes a trainer; this keeps its pools right. Where TensorFlow came
+    first nothing is set, and :func:`set_in_time` says so.
     """
     if "tensorflow" in sys.modules or _ON_IMPORT in os.environ:
         return

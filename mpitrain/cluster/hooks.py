@@ -23,9 +23,7 @@ def install_hooks() -> None:
     """
     if os.environ.get("MPITRAIN_NO_EXCEPTHOOK") != "1":
         sys.excepthook = _fail
-        threading.excepthook = lambda args: _fail(
-            args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback
-        )
+        threading.excepthook = lambda args: _fail(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
 
 
 def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,7 +1,8 @@
 """What the launcher (mpirun, mpiexec, srun) says about this process, read before MPI starts.
 
-A launcher and an MPI library that do not belong together start N processes that each believe to be alone, and N separate
-trainings would follow. The environment shows it before ``MPI_Init``, which with some pairs would only print a page and abort.
+A launcher and an MPI library that do not belong together start N processes that each believe to be alone, and N
+separate trainings would follow. The environment shows it before ``MPI_Init``, which with some pairs would only print a
+page and abort.
 """
 
 from __future__ import annotations
@@ -77,15 +78,9 @@ def check_library(launch: Launch, library: str) -> None:
     name = "Open MPI" if open_mpi else library.split("\n")[0].split(":")[0].split(",")[0].strip()
     alone = f"each of the {launch.size} processes would train alone"
     if open_mpi and launch.kind == "pmi":
-        started = (
-            "srun with --mpi=pmi2" if "SLURM_STEP_ID" in os.environ else "the mpiexec of another MPI (MPICH)"
-        )
-        instead = (
-            "srun --mpi=pmix" if "SLURM_STEP_ID" in os.environ else "the mpirun that belongs to Open MPI"
-        )
-        raise InputError(
-            f"{started} started this Python, whose mpi4py loads {name}, so {alone}: use {instead}"
-        )
+        started = "srun with --mpi=pmi2" if "SLURM_STEP_ID" in os.environ else "the mpiexec of another MPI (MPICH)"
+        instead = "srun --mpi=pmix" if "SLURM_STEP_ID" in os.environ else "the mpirun that belongs to Open MPI"
+        raise InputError(f"{started} started this Python, whose mpi4py loads {name}, so {alone}: use {instead}")
     if not open_mpi and launch.kind == "openmpi":
         raise InputError(
             f"Open MPI's mpirun started this Python, whose mpi4py loads {name}, so {alone}: "

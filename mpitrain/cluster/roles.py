@@ -54,7 +54,7 @@ def assign(mode: str, size: int, servers: int) -> Roles:
         )
     if not 1 <= servers < size:
         raise InputError(
-            f"--servers is {servers} but must lie between 1 and {size - 1}, so that {size} ranks leave at least one worker"
+            f"--servers is {servers} but must lie between 1 and {size - 1}, so that at least one of {size} ranks works"
         )
     return Roles(tuple(range(servers)), tuple(range(servers, size)))
 
@@ -62,7 +62,5 @@ def assign(mode: str, size: int, servers: int) -> Roles:
 def _spans(ranks: tuple[int, ...]) -> str:
     contiguous = ranks == tuple(range(ranks[0], ranks[-1] + 1))
     return (
-        (f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0]))
-        if contiguous
-        else ", ".join(map(str, ranks))
+        (f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])) if contiguous else ", ".join(map(str, ranks))
     )

@@ -1,7 +1,7 @@
 """The one place through which a rank waits for others.
 
-MPI waits by spinning. Where ranks outnumber cores that spinning takes the core from whoever is waited for, so an idle wait
-sleeps between its tests there; where each rank has a core of its own, MPI's own wait reacts fastest.
+MPI waits by spinning. Where ranks outnumber cores that spinning takes the core from whoever is waited for, so an idle
+wait sleeps between its tests there; where each rank has a core of its own, MPI's own wait reacts fastest.
 """
 
 from __future__ import annotations

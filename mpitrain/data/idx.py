@@ -34,9 +34,7 @@ def read_content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}): check its name and its permissions."
-        ) from None
+        raise InputError(f"{path} cannot be read ({error.strerror}): check its name and its permissions.") from None
     return unpack(content, path) if content.startswith(_GZIP_MAGIC) else content
 
 
@@ -77,9 +75,7 @@ def parse_idx(content: bytes, path: Path) -> np.ndarray:
     expected = start + math.prod(shape) * np.dtype(dtype).itemsize
     if len(content) != expected:
         fault = "is truncated" if len(content) < expected else "has extra bytes at its end"
-        raise InputError(
-            f"{path} {fault}, {len(content):,} bytes where its header announces {expected:,}: {_REPLACE}."
-        )
+        raise InputError(f"{path} {fault}, {len(content):,} bytes where its header announces {expected:,}: {_REPLACE}.")
     array = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 

@@ -84,9 +84,7 @@ def find_files(folder: Path) -> dict[str, Path]:
     """
     if not folder.is_dir():
         raise InputError(f"The data folder {folder} does not exist or is no folder: check --data-dir.")
-    return _find(
-        folder, f"The data folder {folder}", "put the files there, with or without .gz, or check --data-dir"
-    )
+    return _find(folder, f"The data folder {folder}", "put the files there, with or without .gz, or check --data-dir")
 
 
 def _find(folder: Path, subject: str, remedy: str) -> dict[str, Path]:
@@ -98,9 +96,7 @@ def _find(folder: Path, subject: str, remedy: str) -> dict[str, Path]:
 
 def _spelled(folder: Path, name: str) -> Path | None:
     """The file ``name``, also with a dot (``train-images.idx3-ubyte``), also with ``.gz``."""
-    spellings = (
-        folder / (stem + end) for end in ("", ".gz") for stem in (name, name.replace("-idx", ".idx"))
-    )
+    spellings = (folder / (stem + end) for end in ("", ".gz") for stem in (name, name.replace("-idx", ".idx")))
     return next((path for path in spellings if path.is_file()), None)
 
 
@@ -109,9 +105,7 @@ def _assemble(name: str, folder: Path, source: Source | None) -> Dataset:
     train, test = (_read_pair(paths, *pair, source) for pair in (FILES[:2], FILES[2:]))
     if train.images.shape[1:] != test.images.shape[1:]:
         sizes = " and ".join("x".join(map(str, split.images.shape[1:])) for split in (train, test))
-        raise InputError(
-            f"The training and test images in {folder} differ in size ({sizes}): use files that match."
-        )
+        raise InputError(f"The training and test images in {folder} differ in size ({sizes}): use files that match.")
     if len(train) < VALIDATION_SHARE or not test.images.size:
         raise InputError(
             f"The data in {folder} has {len(train)} training and {len(test)} test images where at least"

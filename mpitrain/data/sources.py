@@ -102,6 +102,4 @@ def cache_folder() -> Path:
         shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
         return (shared if shared.is_absolute() else Path.home() / ".cache") / "mpitrain"
     except RuntimeError as error:
-        raise InputError(
-            f"No cache folder is known ({error}): set MPITRAIN_CACHE or give --data-dir."
-        ) from None
+        raise InputError(f"No cache folder is known ({error}): set MPITRAIN_CACHE or give --data-dir.") from None

@@ -1,1 +1,1 @@
-"""How ranks agree on parameters: everything in which the modes differ. It moves and combines numpy buffers, nothing else."""
+"""How ranks agree on parameters: all in which the modes differ. It moves and combines numpy buffers, nothing else."""

@@ -90,9 +90,7 @@ class Totals:
     def decode(cls, values: np.ndarray) -> Totals:
         """What :meth:`encode` wrote."""
         version, pushes, stale_sum, stale_max, bad, rate = values[: cls.HEAD].tolist()
-        return cls(
-            values[cls.HEAD :].copy(), int(version), int(pushes), stale_sum, int(stale_max), int(bad), rate
-        )
+        return cls(values[cls.HEAD :].copy(), int(version), int(pushes), stale_sum, int(stale_max), int(bad), rate)
 
 
 @dataclass

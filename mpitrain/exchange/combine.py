@@ -10,8 +10,9 @@ import numpy as np
 def coefficients(weights: Sequence[float], undivided: bool) -> tuple[list[float] | None, float]:
     """How to combine gradients with ``weights``: multiply each first (None: do not), then scale their sum.
 
-    Means are weighted by what each was divided by: ``sum(g * w) / sum(w)``. Where all weights are equal the multiplication
-    is left out, which saves a pass over every gradient. Gradients of summed losses (``undivided``) only add.
+    Means are weighted by what each was divided by: ``sum(g * w) / sum(w)``. Where all weights are equal the
+    multiplication is left out, which saves a pass over every gradient. Gradients of summed losses (``undivided``) only
+    add.
 
     Args:
         weights: one for each gradient; a weight of zero says that there is no gradient.
@@ -26,9 +27,7 @@ def coefficients(weights: Sequence[float], undivided: bool) -> tuple[list[float]
     return list(weights), 1.0 / total
 
 
-def add_in_order(
-    gradients: Sequence[np.ndarray], factors: Sequence[float] | None, out: np.ndarray
-) -> np.ndarray:
+def add_in_order(gradients: Sequence[np.ndarray], factors: Sequence[float] | None, out: np.ndarray) -> np.ndarray:
     """``sum(factor * gradient)`` in the order given, so that the same bits come out each time.
 
     Args:

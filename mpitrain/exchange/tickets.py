@@ -1,6 +1,6 @@
 """Tickets: which samples of which epoch a step works on, and when the run is over.
 
-Tickets are three integers that travel in messages and that server 0 decides on, so their arithmetic belongs to the exchange;
+Tickets are integers that travel in messages and that server 0 decides on, so their arithmetic belongs to the exchange;
 which image the i-th sample of an epoch is, is the data's business.
 """
 

@@ -54,9 +54,7 @@ def reinitialise_from_tf1(model: keras.Model, name: str, seed: int) -> None:
 
 def _check(name: str) -> None:
     if name not in TF1_REDUCTION:
-        raise InputError(
-            f"--from-tf1 has no meaning for the model '{name}': only mlp and lstm come from TF1 programs."
-        )
+        raise InputError(f"--from-tf1 has no meaning for the model '{name}': only mlp and lstm come from TF1 programs.")
 
 
 def _truncated_normal(random: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:

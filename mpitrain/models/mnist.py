@@ -12,9 +12,7 @@ CLASSES = 10
 def build(name: str, seed: int) -> keras.Model:
     """The model called ``name``, with weights that follow from ``seed`` alone."""
     keras.utils.set_random_seed(seed)
-    return keras.Sequential(
-        [keras.Input(IMAGE), *_LAYERS[name](), layers.Dense(CLASSES, name="logits")], name=name
-    )
+    return keras.Sequential([keras.Input(IMAGE), *_LAYERS[name](), layers.Dense(CLASSES, name="logits")], name=name)
 
 
 def mlp() -> list[keras.Layer]:

@@ -54,9 +54,7 @@ def find_function(path: str) -> Callable[[], Any]:
     """The function that ``path`` (``PACKAGE.MODULE:FUNCTION``) names; raises ``InputError`` where there is none."""
     module_name, colon, function_name = path.partition(":")
     if not colon or not module_name or not function_name:
-        raise InputError(
-            f"The model '{path}' is neither a known name nor of the form PACKAGE.MODULE:FUNCTION."
-        )
+        raise InputError(f"The model '{path}' is neither a known name nor of the form PACKAGE.MODULE:FUNCTION.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -66,15 +64,11 @@ def find_function(path: str) -> Callable[[], Any]:
             raise InputError(
                 f"There is no module '{error.name}' for the model '{path}': run where it can be imported, or install it."
             ) from error
-        raise InputError(
-            f"Importing the module of the model '{path}' raised {_told(error)}: correct it."
-        ) from error
+        raise InputError(f"Importing the module of the model '{path}' raised {_told(error)}: correct it.") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         what = "no function" if function is None else f"a {type(function).__name__}, not a function,"
-        raise InputError(
-            f"The module '{module_name}' ({module.__file__}) has {what} '{function_name}': name another."
-        )
+        raise InputError(f"The module '{module_name}' ({module.__file__}) has {what} '{function_name}': name another.")
     return function
 
 
@@ -86,9 +80,7 @@ def check_model(model: Any, path: str, batch: Batch, classes: int) -> UserModel:
     """
     if not isinstance(model, keras.Model):
         kind = type(model)
-        raise InputError(
-            f"'{path}' returned a {kind.__module__}.{kind.__qualname__}: it must return a keras.Model."
-        )
+        raise InputError(f"'{path}' returned a {kind.__module__}.{kind.__qualname__}: it must return a keras.Model.")
     inputs = keras.tree.map_structure(lambda a: keras.ops.convert_to_tensor(np.asarray(a)[:8]), batch.inputs)
     try:
         outputs = model(inputs, training=False)
@@ -101,24 +93,15 @@ def check_model(model: Any, path: str, batch: Batch, classes: int) -> UserModel:
         raise InputError(f"The model of '{path}' has no trainable variables: leave some layer trainable.")
     shape = getattr(outputs, "shape", None)
     if shape is None or len(shape) != 2 or shape[1] < classes:
-        told = (
-            f"outputs of shape (batch, {', '.join(map(str, shape[1:]))})"
-            if shape is not None
-            else "several outputs"
-        )
+        told = f"outputs of shape (batch, {', '.join(map(str, shape[1:]))})" if shape is not None else "several outputs"
         raise InputError(
             f"The model of '{path}' gives {told}, but the labels go up to {classes - 1}: "
             f"it must give (batch, classes) with at least {classes} classes."
         )
     if not model.compiled:
         return UserModel(model, implied_loss(model, outputs), None)
-    if (
-        getattr(model, "_loss_weights", None) is not None
-        or model.get_compile_config().get("loss_weights") is not None
-    ):
-        raise InputError(
-            f"The model of '{path}' was compiled with loss_weights, which a single loss does not need."
-        )
+    if getattr(model, "_loss_weights", None) is not None or model.get_compile_config().get("loss_weights") is not None:
+        raise InputError(f"The model of '{path}' was compiled with loss_weights, which a single loss does not need.")
     return UserModel(model, resolve_loss(model.loss), spec_from_keras(model.optimizer))
 
 

@@ -19,9 +19,7 @@ def resolve_loss(loss: Any) -> keras.losses.Loss:
         InputError: there is no such loss, there are several, or it is not reduced to one number.
     """
     if isinstance(loss, (dict, list, tuple)):
-        raise InputError(
-            "A model with several losses cannot be trained here: add them up in one loss function."
-        )
+        raise InputError("A model with several losses cannot be trained here: add them up in one loss function.")
     try:
         loss = keras.losses.get(loss)
     except ValueError as error:
@@ -60,10 +58,7 @@ def ends_in_softmax(model: keras.Model, outputs: Any) -> bool:
         last = model.layers[-1] if isinstance(model, keras.Sequential) else _producer(model)
         if isinstance(last, (keras.Sequential, keras.Function)):
             return ends_in_softmax(last, outputs)
-        return (
-            isinstance(last, keras.layers.Softmax)
-            or getattr(last, "activation", None) is keras.activations.softmax
-        )
+        return isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax
     values = keras.ops.convert_to_numpy(outputs)
     return bool((values >= 0).all() and abs(values.sum(-1) - 1).max() < 1e-3)
 

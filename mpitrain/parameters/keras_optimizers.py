@@ -145,9 +145,7 @@ def _whole_entries(spec: OptimizerSpec, layout: Layout, start: int, stop: int) -
             f"{kind} needs whole variables, but the slice {start}:{stop} cuts through one: "
             "cut at variable borders, or use an elementwise optimizer such as Adam."
         )
-    return tuple(
-        Entry(e.name, e.shape, e.offset - start, e.size) for e in layout.entries if start <= e.offset < stop
-    )
+    return tuple(Entry(e.name, e.shape, e.offset - start, e.size) for e in layout.entries if start <= e.offset < stop)
 
 
 def _variable(entry: Entry, dtype: np.dtype) -> keras.Variable:

@@ -66,9 +66,7 @@ class ModelState:
         """Within a graph: the reverse of ``unpack``."""
         tensors = []
         if self._floats:
-            tensors.append(
-                tf.concat([tf.cast(tf.reshape(values[i], [-1]), tf.float64) for i in self._floats], 0)
-            )
+            tensors.append(tf.concat([tf.cast(tf.reshape(values[i], [-1]), tf.float64) for i in self._floats], 0))
         return tensors + [values[i] for i in self._others]
 
     def write(self, model: keras.Model) -> None:

@@ -78,9 +78,7 @@ class KerasStep:
         wanted = sorted(set(sizes)) or [batch.size]
         for size in wanted if self.jit else wanted[:1]:
             rows = np.arange(size) % batch.size
-            self.rehearse(
-                Batch(*(keras.tree.map_structure(lambda a: np.asarray(a)[rows], tree) for tree in batch))
-            )
+            self.rehearse(Batch(*(keras.tree.map_structure(lambda a: np.asarray(a)[rows], tree) for tree in batch)))
 
     def rehearse(self, batch: Batch) -> None:
         """One step at the model's own weights whose results are thrown away: for compiling and for timing."""
@@ -101,9 +99,7 @@ class KerasStep:
         if self._step is None:
             self.prepare(batch)
         assert self._step is not None
-        outputs = self._step(
-            [self._parameter_tensor(parameters), *self._state.tensors, *_flat_tensors(batch)]
-        )
+        outputs = self._step([self._parameter_tensor(parameters), *self._state.tensors, *_flat_tensors(batch)])
         gradient = np.asarray(memoryview(outputs[0]))
         loss, *counts = memoryview(outputs[1]).tolist()
         self._state.tensors = outputs[2:]
@@ -122,9 +118,7 @@ class KerasStep:
         """See ``GradientStep.evaluate``; the loss is divided by samples, also where it is a sum."""
         if self._evaluation is None:
             self._evaluation = _direct(self._function(self._inference, batch, jit=False))
-        outputs = self._evaluation(
-            [self._parameter_tensor(parameters), *self._state.tensors, *_flat_tensors(batch)]
-        )
+        outputs = self._evaluation([self._parameter_tensor(parameters), *self._state.tensors, *_flat_tensors(batch)])
         loss, *counts = memoryview(outputs[0]).tolist()
         return np.array([loss * weight_of(self.undivided, batch.size), batch.size, batch.size, *counts])
 
@@ -164,9 +158,7 @@ class KerasStep:
         rows = tf.TensorSpec((self.layout.size // self._row, self._row), self.layout.dtype)
         state = [tf.TensorSpec(t.shape, t.dtype) for t in self._state.tensors]
         specs = [
-            keras.tree.map_structure(
-                lambda a: tf.TensorSpec((None, *np.shape(a)[1:]), np.asarray(a).dtype), tree
-            )
+            keras.tree.map_structure(lambda a: tf.TensorSpec((None, *np.shape(a)[1:]), np.asarray(a).dtype), tree)
             for tree in batch
         ]
         return tf.function(function, input_signature=[rows, state, *specs], jit_compile=jit, autograph=False)
@@ -258,9 +250,7 @@ def _layout_of(model: keras.Model) -> Layout:
     """The layout of the model's trainable variables; raises ``InputError`` where one vector cannot hold them."""
     variables = model.trainable_variables
     if not variables:
-        raise InputError(
-            f"The model '{model.name}' has no trainable variables: build it, and leave layers trainable."
-        )
+        raise InputError(f"The model '{model.name}' has no trainable variables: build it, and leave layers trainable.")
     dtypes = sorted({str(v.dtype) for v in variables})
     if len(dtypes) > 1 or dtypes[0] not in ("float32", "float64"):
         raise InputError(

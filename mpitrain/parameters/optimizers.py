@@ -16,9 +16,7 @@ import numpy as np
 from mpitrain.errors import InputError
 from mpitrain.parameters.layout import Layout, aligned_zeros
 
-ELEMENTWISE = frozenset(
-    ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Lion", "Ftrl")
-)
+ELEMENTWISE = frozenset(("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Lion", "Ftrl"))
 """Keras classes whose update of an element depends on that element alone."""
 
 BY_VARIABLE = frozenset(("Adafactor", "Lamb", "Muon"))
@@ -27,7 +25,7 @@ BY_VARIABLE = frozenset(("Adafactor", "Lamb", "Muon"))
 OPTIMIZERS = tuple(sorted(ELEMENTWISE | BY_VARIABLE))
 """Every optimizer that can be named."""
 
-BLOCK = 65536
+BLOCK = 131072
 """Elements that are updated at a time: few enough for the cache, enough to hide the cost of calling numpy."""
 
 
@@ -100,9 +98,7 @@ def known_name(name: str) -> str:
     if name.lower() in by_lower:
         return by_lower[name.lower()]
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]
-    raise InputError(
-        f"There is no optimizer '{name}': did you mean '{near}'? Known are {', '.join(sorted(by_lower))}."
-    )
+    raise InputError(f"There is no optimizer '{name}': did you mean '{near}'? Known are {', '.join(sorted(by_lower))}.")
 
 
 def is_elementwise(spec: OptimizerSpec) -> bool:
@@ -110,9 +106,7 @@ def is_elementwise(spec: OptimizerSpec) -> bool:
     return spec.name in ELEMENTWISE and not spec.config.keys() & {"clipnorm", "global_clipnorm"}
 
 
-def make_optimizer(
-    spec: OptimizerSpec, layout: Layout, start: int = 0, stop: int | None = None
-) -> SliceOptimizer:
+def make_optimizer(spec: OptimizerSpec, layout: Layout, start: int = 0, stop: int | None = None) -> SliceOptimizer:
     """The optimizer for elements ``start`` to ``stop`` of vectors of ``layout``: in numpy where that is the same.
 
     Raises:

@@ -105,13 +105,9 @@ def read_history(path: Path) -> History:
     try:
         *lines, rest = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise InputError(
-            f"cannot read the history {path} ({error.strerror}): name a run's history.jsonl"
-        ) from error
+        raise InputError(f"cannot read the history {path} ({error.strerror}): name a run's history.jsonl") from error
     records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
-    half = (
-        f"line {len(lines) + 1} of {path} is half-written (its run was killed) and left out" if rest else None
-    )
+    half = f"line {len(lines) + 1} of {path} is half-written (its run was killed) and left out" if rest else None
     return History(records, half)
 
 
@@ -129,9 +125,7 @@ def _record(path: Path, number: int, line: bytes) -> HistoryRecord:
         fields: dict[str, Any] = {k: float(v) if v in _NOT_FINITE else v for k, v in row.items()}
         return HistoryRecord(**fields)
     except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"line {number} of {path} is no history record ({error}): repair or remove it"
-        ) from error
+        raise InputError(f"line {number} of {path} is no history record ({error}): repair or remove it") from error
 
 
 def _open_lines(path: Path) -> BinaryIO:

@@ -115,10 +115,6 @@ def _legend(result: ModeResult) -> str:
 
 
 def _title(comparison: Comparison) -> str:
-    target = ", ".join(
-        f"{target:g}" for target in sorted({result.target_accuracy for result in comparison.results})
-    )
+    target = ", ".join(f"{target:g}" for target in sorted({result.target_accuracy for result in comparison.results}))
     samples = max((result.samples for result in comparison.results), default=0)
-    return (
-        f"{comparison.model} on {comparison.dataset}: {samples:,} samples (ring: accuracy {target} reached)"
-    )
+    return f"{comparison.model} on {comparison.dataset}: {samples:,} samples (ring: accuracy {target} reached)"

@@ -46,11 +46,7 @@ def write_config(run_dir: Path, config: Mapping[str, Any]) -> None:
         TypeError: for a value of another kind.
     """
     values = plain(config)
-    lines = [
-        f"{name.replace('-', '_')} = {_toml(name, config[name])}\n"
-        for name in config
-        if values[name] is not None
-    ]
+    lines = [f"{name.replace('-', '_')} = {_toml(name, config[name])}\n" for name in config if values[name] is not None]
     write_json(run_dir / "config.json", values)
     write_whole(run_dir / "config.toml", "".join(lines).encode())
 
@@ -96,13 +92,9 @@ def _toml(name: str, value: Any) -> str:
     if isinstance(value, float):
         return repr(float(value))
     if not isinstance(value, str):
-        raise TypeError(
-            f"{name}: config.toml holds strings, numbers and booleans, not {type(value).__name__}"
-        )
+        raise TypeError(f"{name}: config.toml holds strings, numbers and booleans, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"{name} is {value!r}, not UTF-8, which config.toml cannot hold: rename it"
-        ) from error
+        raise InputError(f"{name} is {value!r}, not UTF-8, which config.toml cannot hold: rename it") from error
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

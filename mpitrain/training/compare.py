@@ -80,17 +80,13 @@ def books_for(setup: Setup, modes: Sequence[str], roles: dict[str, Roles]) -> di
     about, config = setup.description, setup.config
     sizes = {mode: about.batch_size * MODES[mode].sharing(len(roles[mode].workers)) for mode in modes}
     if config.train_steps is not None:
-        samples = TicketBook(about.samples, sizes[modes[0]], None, config.train_steps).samples_after(
-            config.train_steps
-        )
+        samples = TicketBook(about.samples, sizes[modes[0]], None, config.train_steps).samples_after(config.train_steps)
     else:
         samples = max(1, round((config.epochs or 1.0) * about.samples))
     return {mode: TicketBook(about.samples, size, samples) for mode, size in sizes.items()}
 
 
-def _run(
-    setup: Setup, output: Output, mode: str, roles: Roles, book: TicketBook, target_accuracy: float
-) -> ModeResult:
+def _run(setup: Setup, output: Output, mode: str, roles: Roles, book: TicketBook, target_accuracy: float) -> ModeResult:
     started = time.time()
     every, unit = eval_distance(setup.config.eval_every)
     with open_progress(setup.world, roles, book) as progress:

@@ -1,8 +1,9 @@
-"""The part of a worker's start-up that needs Keras: the model, its gradient step, and the plain model file at the end."""
+"""What of a worker's start-up needs Keras: the model, its gradient step, and the plain model file at the end."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from mpitrain.parameters.optimizers import OptimizerSpec
 from mpitrain.parameters.step import Batch
 
 DEFAULT_BATCH_SIZE = 100
+MakeStep = Callable[[bool], KerasStep]
+"""A new step of the same model, with XLA or without."""
 _PROBE = 8  # samples with which a model is tried out
 
 
-def make_step(
+def step_maker(
     config: RunConfig, model: Any, dataset: Dataset, worker: int
-) -> tuple[KerasStep, OptimizerSpec, float, int, dict[str, str]]:
-    """The gradient step of this worker.
+) -> tuple[MakeStep, OptimizerSpec, float, int, dict[str, str]]:
+    """What makes the gradient step of this worker.
 
     Args:
         config: with the defaults of a named model filled in.
@@ -37,7 +40,7 @@ def make_step(
         worker: index among the workers, for the dropout seed.
 
     Returns:
-        The step, the optimizer, its base learning rate, the batch size, and the versions of TensorFlow and Keras.
+        The step's maker, the optimizer, its base learning rate, the batch size, and the versions of the libraries.
 
     Raises:
         InputError: the model, its loss or its optimizer cannot be trained.
@@ -50,15 +53,16 @@ def make_step(
     spec = OptimizerSpec(config.optimizer) if config.optimizer else made.optimizer or OptimizerSpec("adam")
     rate = config.learning_rate or spec.learning_rate or _keras_default_rate(spec)
     if not made.model.compiled:
-        optimizer = keras.optimizers.get(
-            {"class_name": spec.name, "config": spec.config | {"learning_rate": rate}}
-        )
+        optimizer = keras.optimizers.get({"class_name": spec.name, "config": spec.config | {"learning_rate": rate}})
         made.model.compile(optimizer, made.loss, ["accuracy"])
     # Each worker drops other units; the order of the data and the initial weights are shared.
     seed = int(np.random.SeedSequence((config.seed, worker)).generate_state(1)[0])
-    step = KerasStep(made.model, made.loss, dropout_seed=seed)
+
+    def make(jit: bool) -> KerasStep:
+        return KerasStep(made.model, made.loss, jit=jit, dropout_seed=seed)
+
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}
-    return step, spec, rate, config.batch_size or DEFAULT_BATCH_SIZE, versions
+    return make, spec, rate, config.batch_size or DEFAULT_BATCH_SIZE, versions
 
 
 def saved_model(step: KerasStep, parameters: np.ndarray, state: np.ndarray) -> bytes:

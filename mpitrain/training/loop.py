@@ -29,10 +29,7 @@ def train(
     while ticket is not None:
         if exchange.state is not None:
             step.state = exchange.state
-        if ticket.size:
-            result = step.run(exchange.parameters, batch(ticket), exchange.ready)
-        else:
-            result = nothing(step)
+        result = step.run(exchange.parameters, batch(ticket), exchange.ready) if ticket.size else nothing(step)
         ticket = exchange.finish(result)
         after_step(exchange.totals)
 

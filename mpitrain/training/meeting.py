@@ -56,16 +56,16 @@ def evaluate(
     """``StepResult.sums`` over a whole split (``validation`` or ``test``); each worker computes its part of it."""
     mine = np.zeros(sums)
     if roles.works(world.rank):
-        assert step is not None and feed is not None and parameters is not None
+        assert step is not None
+        assert feed is not None
+        assert parameters is not None
         data: Split = getattr(feed.dataset, split)
         for batch in feed.part(data, roles.workers.index(world.rank), len(roles.workers)):
             mine += step.evaluate(parameters, batch)
     return world.sum_all(mine, "evaluation", version)
 
 
-def average_over_workers(
-    world: World, state: np.ndarray | None, weight: float, size: int, version: int
-) -> np.ndarray:
+def average_over_workers(world: World, state: np.ndarray | None, weight: float, size: int, version: int) -> np.ndarray:
     """The workers' float states averaged by weight: one of its own for all asynchronous workers to go on from.
 
     Args:

@@ -74,14 +74,16 @@ class Output:
             "learning_rate": about.rate,
             "optimizer": about.optimizer.name.lower(),
             "jit": "on" if setup.jit else "off",
+            "run_dir": None,
         }
         if self.run_dir is not None:
             write_config(self.run_dir, values)
         sharing = MODES[config.mode].sharing(workers)
         effective = setup_rate(setup, sharing)
         progress.note(
-            f"{about.layout.parameter_count:,} parameters, {about.optimizer.name.lower()} at an effective learning rate of "
-            f"{effective:g}, XLA {values['jit']}, {setup.threads} thread{'s' * (setup.threads > 1)} per worker"
+            f"{about.layout.parameter_count:,} parameters, {about.optimizer.name.lower()} at an effective learning "
+            f"rate of {effective:g}, XLA {values['jit']} ({setup.jit_reason}), "
+            f"{setup.threads} thread{'s' * (setup.threads > 1)} per worker"
         )
         progress.note(
             f"{about.samples:,} training samples; {about.batch_size} per worker and step, {sharing * about.batch_size} "
@@ -97,7 +99,9 @@ class Output:
         if world.rank == roles.chief:
             from mpitrain.training.keras_setup import saved_model
 
-            assert setup.step is not None and outcome.parameters is not None and outcome.state is not None
+            assert setup.step is not None
+            assert outcome.parameters is not None
+            assert outcome.state is not None
             content = saved_model(setup.step, outcome.parameters, outcome.state)
         world.meet("saving the model")
         if roles.chief != roles.keeper:
@@ -117,6 +121,8 @@ class Output:
                 write_summary(run_dir, outcome.summary)
         progress.note("")
         progress.note(render_summary(outcome.summary))
+        if self._config.from_tf1:
+            progress.note(tf1_line(outcome))
         log.info("ended after %d updates", outcome.summary.updates)
 
     def close(self) -> None:
@@ -133,13 +139,16 @@ class Output:
             visible = (self.path / ".token").read_text() == token
         except OSError:
             visible = False
-        handler: logging.Handler
-        if visible:
-            handler = logging.FileHandler(_log_file(self.path, self._world.rank))
-        else:
-            handler = _MemoryHandler()
+        handler = logging.FileHandler(_log_file(self.path, self._world.rank)) if visible else _MemoryHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         return handler
+
+
+def tf1_line(outcome: Outcome) -> str:
+    """The closing line of the TensorFlow 1 programs, whose mlp's loss was a sum over the 5,000 validation images."""
+    summary, sums = outcome.summary, outcome.validation_sums
+    entropy = sums[0] if summary.model == "mlp" else sums[0] / sums[1]
+    return f"After {summary.updates} training step(s), validation cross entropy = {entropy:g}"
 
 
 class _MemoryHandler(logging.Handler):

@@ -77,9 +77,7 @@ class Recorder:
             learning_rate=totals.learning_rate,
             samples=samples,
             samples_per_second=self.throughput.lap(),
-            staleness_mean=(totals.staleness_sum - seen.staleness_sum) / pushes
-            if self._stale and pushes
-            else None,
+            staleness_mean=(totals.staleness_sum - seen.staleness_sum) / pushes if self._stale and pushes else None,
             staleness_max=totals.staleness_max if self._stale else None,
             val_loss=val_loss,
             val_accuracy=val_accuracy,

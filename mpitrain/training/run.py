@@ -12,6 +12,7 @@ import psutil
 
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.world import World
+from mpitrain.errors import AgreementError, DivergedError
 from mpitrain.exchange.base import Exchange, Plan, Spent, Totals, Traffic
 from mpitrain.exchange.registry import MODES, open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop
@@ -89,16 +90,12 @@ class Run:
         self._unshared: list[HistoryRecord] = []
         self._writer = HistoryWriter(run_dir) if run_dir is not None else None
         self.rate = LearningRate.of(config, about.rate, MODES[mode].sharing(len(roles.workers)), book.updates)
-        self._plan = Plan(
-            book, cuts, self.rate, about.sums, about.state, about.undivided, config.max_bad_gradients
-        )
+        self._plan = Plan(book, cuts, self.rate, about.sums, about.state, about.undivided, config.max_bad_gradients)
         self._shards: list[slice] = []
         self._recorder: Recorder | None = None
         if self._world.rank == roles.chief:
             stale = bool(roles.servers)
-            self._recorder = Recorder(
-                self._clock, book, config.log_every, stale, self._undivided, progress, self._keep
-            )
+            self._recorder = Recorder(self._clock, book, config.log_every, stale, self._undivided, progress, self._keep)
         self._sums: dict[str, np.ndarray] = {}
         self._worker: Exchange | None = None
         self._server: ServerLoop | None = None
@@ -133,7 +130,12 @@ class Run:
         else:
             self._worker = exchange
         with phase(world, "training"):
-            self._train()
+            try:
+                self._train()
+            except (DivergedError, AgreementError):
+                # All ranks raise these together: what the chief has recorded is still kept.
+                self._share_history(0)
+                raise
         exchange.close()
         if self._writer:
             self._writer.close()
@@ -143,7 +145,8 @@ class Run:
         if self._server is not None:
             self._server.serve()
         else:
-            assert self._worker is not None and self._setup.step is not None
+            assert self._worker is not None
+            assert self._setup.step is not None
             self._clock.start()
             after = self._recorder.after_step if self._recorder else _do_nothing
             train(self._worker, self._setup.step, self._batch, after)
@@ -163,13 +166,13 @@ class Run:
         """What all ranks do at a cut, while the training clock stands."""
         with self._clock.paused():
             self._agree(version)
-            validation = self._evaluate("validation", version)
+            split = self._setup.config.eval_on
+            sums = self._evaluate(split, version)
             if self._recorder is not None and self._worker is not None:
-                loss = mean_loss(validation, self._undivided)
-                self._recorder.evaluation(self._worker.totals, loss, accuracy_of(validation))
+                self._recorder.evaluation(self._worker.totals, mean_loss(sums, self._undivided), accuracy_of(sums))
             self._share_history(version)
             if last:
-                self._evaluate("test", version)
+                self._evaluate("validation" if split == "test" else "test", version)
         return False
 
     def _agree(self, version: int) -> None:
@@ -242,9 +245,7 @@ class Run:
             step.state.copy() if step is not None else None,
         )
 
-    def _summarise(
-        self, totals: Totals, rate: float | None, train_seconds: float, told: list[_RankReport]
-    ) -> Summary:
+    def _summarise(self, totals: Totals, rate: float | None, train_seconds: float, told: list[_RankReport]) -> Summary:
         setup, roles = self._setup, self._roles
         about, config = setup.description, setup.config
         workers = len(roles.workers)

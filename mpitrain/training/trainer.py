@@ -100,9 +100,7 @@ def schedule(setup: Setup, mode: str, workers: int) -> tuple[TicketBook, tuple[i
     """The tickets of a run in ``mode``, and the versions at which all ranks meet."""
     about, config = setup.description, setup.config
     total = None if config.epochs is None else max(1, round(config.epochs * about.samples))
-    book = TicketBook(
-        about.samples, about.batch_size * MODES[mode].sharing(workers), total, config.train_steps
-    )
+    book = TicketBook(about.samples, about.batch_size * MODES[mode].sharing(workers), total, config.train_steps)
     return book, book.cuts(*eval_distance(config.eval_every))
 
 
@@ -117,9 +115,7 @@ def _configuration(model: Any, config: RunConfig | None, options: dict[str, Any]
         if isinstance(model, str):
             options = {"model": model} | options
         elif model is not None:
-            options = {
-                "model": getattr(model, "__name__", getattr(model, "name", type(model).__name__))
-            } | options
+            options = {"model": getattr(model, "__name__", getattr(model, "name", type(model).__name__))} | options
         try:
             config = RunConfig(**options)
         except TypeError as error:

@@ -9,9 +9,7 @@ from mpitrain.data.batches import batch, batch_buffer
 from mpitrain.data.mnist import Split
 from mpitrain.parameters.layout import ALIGNMENT
 
-SPLIT = Split(
-    np.random.default_rng(2).integers(0, 256, (40, 9, 7), np.uint8), np.arange(100, 140, dtype=np.uint8)
-)
+SPLIT = Split(np.random.default_rng(2).integers(0, 256, (40, 9, 7), np.uint8), np.arange(100, 140, dtype=np.uint8))
 
 
 @pytest.mark.parametrize("indices", [[3, 1, 1, 39], [0], [], list(range(40))])

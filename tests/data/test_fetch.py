@@ -84,9 +84,7 @@ def fetch(tmp_path):
     """Fetches into a cache of the test; ``fetch.said`` holds what was reported."""
 
     def run(source: Source, limits: Limits = QUICK, **options: bool) -> Path:
-        return ensure_mnist(
-            tmp_path / "cache", report=run.said.append, source=source, limits=limits, **options
-        )
+        return ensure_mnist(tmp_path / "cache", report=run.said.append, source=source, limits=limits, **options)
 
     run.said = []
     return run
@@ -191,9 +189,7 @@ def test_a_download_that_stands_still_is_given_up(fetch, mirror, source, monkeyp
     assert f"{stuck.url}: {FILES[0]}.gz did not arrive whole, ReadTimeout" in text
 
 
-def test_without_any_way_the_sentence_says_each_fault(
-    fetch, source, mirror, closed, silent, sentence
-) -> None:
+def test_without_any_way_the_sentence_says_each_fault(fetch, source, mirror, closed, silent, sentence) -> None:
     empty = mirror(dict.fromkeys(f"{name}.gz" for name in FILES))
     text = sentence(fetch, source(closed, silent, empty))
     assert f"{closed}: cannot be reached, ConnectionError" in text
@@ -408,9 +404,7 @@ def test_a_failure_is_forgotten_by_the_next_start(fetch, mirror, source, content
     check_whole(fetch(source(mirror())), contents)
 
 
-def test_the_death_of_the_one_that_fetches_wakes_another(
-    processes, mirror, source, contents, tmp_path
-) -> None:
+def test_the_death_of_the_one_that_fetches_wakes_another(processes, mirror, source, contents, tmp_path) -> None:
     good = mirror()
     group = processes(2, source(good))
     third_asked, dead = threading.Event(), threading.Event()

@@ -35,9 +35,7 @@ def test_round_trip_whatever_the_file_is_called(array: np.ndarray, packed: bool,
 
 
 def test_the_bytes_are_those_of_the_format() -> None:
-    assert format_idx(np.array([[1, 2, 258]], ">i2")) == bytes.fromhex(
-        "00000b02 00000001 00000003 0001 0002 0102"
-    )
+    assert format_idx(np.array([[1, 2, 258]], ">i2")) == bytes.fromhex("00000b02 00000001 00000003 0001 0002 0102")
 
 
 @pytest.mark.parametrize("array", [np.zeros(3, np.uint16), np.zeros((), np.uint8), np.zeros(2, complex)])

@@ -73,9 +73,7 @@ def test_a_damaged_sample_is_noticed(tmp_path, monkeypatch, sentence) -> None:
 def test_mnist_has_the_tf1_tutorials_split(write) -> None:
     train, test = (np.arange(n, dtype=np.uint32).view(np.uint8).reshape(n, 2, 2) for n in (60_000, 10_000))
     labels = [(np.arange(n) % 10).astype(np.uint8) for n in (60_000, 10_000)]
-    data = load(
-        "mnist", write(train_images=train, train_labels=labels[0], t10k_images=test, t10k_labels=labels[1])
-    )
+    data = load("mnist", write(train_images=train, train_labels=labels[0], t10k_images=test, t10k_labels=labels[1]))
     np.testing.assert_array_equal(data.validation.images, train[:5_000])
     np.testing.assert_array_equal(data.train.images, train[5_000:])
     np.testing.assert_array_equal(data.train.labels, labels[0][5_000:])

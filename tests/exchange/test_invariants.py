@@ -17,9 +17,7 @@ from tests.support.numpy_step import Samples, SoftmaxStep
 Seen = list[dict[str, Any]]
 Exchanged = Callable[[str], Seen]
 BY_NAME = {case.name: case for case in CASES}
-SYNCHRONOUS = [
-    c for c in CASES if c.mode != "ps-async" and c.steps == 20 and not c.undivided and not c.poison
-]
+SYNCHRONOUS = [c for c in CASES if c.mode != "ps-async" and c.steps == 20 and not c.undivided and not c.poison]
 ASYNCHRONOUS = [c for c in CASES if c.mode == "ps-async"]
 SERVED = [c for c in CASES if c.servers]
 
@@ -100,9 +98,7 @@ def test_exactly_the_asked_updates_are_applied_on_every_server(case: Case, excha
 
 
 @named(CASES)
-def test_each_gradient_is_applied_on_every_server_or_counted_as_dropped(
-    case: Case, exchanged: Exchanged
-) -> None:
+def test_each_gradient_is_applied_on_every_server_or_counted_as_dropped(case: Case, exchanged: Exchanged) -> None:
     seen = exchanged(case.name)
     good = sum(s["pushed"]["good"] for s in seen)
     bad = sum(s["pushed"]["bad"] for s in seen)

@@ -33,7 +33,7 @@ def test_slices_and_blocks_give_the_whole_bit_for_bit(spec, monkeypatch):
     borders = (0, 240, LAYOUT.size)
     parts = [make_optimizer(spec, LAYOUT, *pair) for pair in zip(borders, borders[1:], strict=False)]
     for gradient in gradients(5, seed=1):
-        monkeypatch.setattr(optimizers, "BLOCK", 65536)
+        monkeypatch.setattr(optimizers, "BLOCK", LAYOUT.size)
         one.apply(whole, gradient, whole, 0.01)
         monkeypatch.setattr(optimizers, "BLOCK", 48)
         for part, start, stop in zip(parts, borders, borders[1:], strict=False):

@@ -58,9 +58,7 @@ def test_each_line_is_there_as_soon_as_it_is_written(tmp_path, make_record):
         assert (tmp_path / "history.csv").read_text() == ",".join(COLUMNS) + "\n"
         for number in range(3):
             writer.write(make_record(step=number))
-            assert [r.step for r in read_history(tmp_path / "history.jsonl").records] == list(
-                range(number + 1)
-            )
+            assert [r.step for r in read_history(tmp_path / "history.jsonl").records] == list(range(number + 1))
             assert len((tmp_path / "history.csv").read_text().splitlines()) == number + 2
 
 

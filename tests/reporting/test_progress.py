@@ -182,9 +182,7 @@ progress.close()
 print("the program's own words, into the same closed pipe")
 print("reached the end", file=sys.stderr)
 """
-    run = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     first = run.stdout.readline()
     run.stdout.close()
     said = run.stderr.read()

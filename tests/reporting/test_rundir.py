@@ -49,9 +49,7 @@ def test_an_existing_folder_without_a_run_is_used_and_kept(tmp_path):
 @pytest.mark.parametrize("name", ["summary.json", "history.jsonl", "compare.json"])
 def test_a_folder_with_a_run_is_refused(tmp_path, name):
     (tmp_path / name).write_text("")
-    with pytest.raises(
-        InputError, match=rf"{tmp_path} holds a run \({name}\): choose another --run-dir or delete"
-    ):
+    with pytest.raises(InputError, match=rf"{tmp_path} holds a run \({name}\): choose another --run-dir or delete"):
         create_run_directory(tmp_path, "allreduce", "cnn")
 
 

@@ -23,19 +23,13 @@ class Ended:
     err: str
 
     def check(self) -> Ended:
-        assert self.code == 0, (
-            f"exit code {self.code}\n--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-8000:]}"
-        )
+        assert self.code == 0, f"exit code {self.code}\n--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-8000:]}"
         return self
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which mpirun starts as root, and more ranks than cores."""
-    kept = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(("MPITRAIN_", "_MPITRAIN", "TF_NUM_", "OMP_NUM"))
-    }
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MPITRAIN_", "_MPITRAIN", "TF_NUM_", "OMP_NUM"))}
     return kept | {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -14,13 +14,11 @@ FEATURES, CLASSES = 13, 5
 
 
 class SoftmaxStep:
-    """Softmax regression with a hidden linear layer, in float32; its float state averages the inputs as batch norm does."""
+    """Softmax regression with a hidden linear layer, in float32; its state averages the inputs as batch norm does."""
 
     metric_names = ("accuracy",)
 
-    def __init__(
-        self, seconds: float = 0.0, jitter: float = 0.0, seed: int = 0, undivided: bool = False
-    ) -> None:
+    def __init__(self, seconds: float = 0.0, jitter: float = 0.0, seed: int = 0, undivided: bool = False) -> None:
         self.layout = Layout.of([("hidden", (FEATURES, 7)), ("out", (7, CLASSES)), ("bias", (CLASSES,))])
         self.undivided = undivided
         self.state = np.zeros(FEATURES)
@@ -32,9 +30,7 @@ class SoftmaxStep:
 
     def initial(self, seed: int = 0) -> np.ndarray:
         random = np.random.default_rng(seed)
-        return self.layout.pack(
-            [random.normal(0, 0.3, e.shape).astype(np.float32) for e in self.layout.entries]
-        )
+        return self.layout.pack([random.normal(0, 0.3, e.shape).astype(np.float32) for e in self.layout.entries])
 
     def run(self, parameters: np.ndarray, batch: Batch, on_ready: OnReady | None = None) -> StepResult:
         time.sleep(self._seconds + self._jitter * self._random.random())
@@ -73,7 +69,7 @@ class SoftmaxStep:
 
 
 class Samples:
-    """Labelled points; the samples of a ticket are its places modulo nothing: order is the identity, shifted by epoch."""
+    """Labelled points, whose order in an epoch is a fixed permutation, shifted by the epoch."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
         random = np.random.default_rng(seed)

@@ -125,9 +125,7 @@ class AllReduceExchange:
             first = int(np.flatnonzero(~finite)[0])
             raise DivergedError(bad_gradient(self._world.name(first), self.totals.version))
 
-    def _contribution(
-        self, result: StepResult, weights: list[float], factors: list[float] | None
-    ) -> np.ndarray:
+    def _contribution(self, result: StepResult, weights: list[float], factors: list[float] | None) -> np.ndarray:
         weight = weights[self._world.rank]
         if not weight:
             self._scratch[:] = 0

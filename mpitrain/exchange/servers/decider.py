@@ -1,4 +1,4 @@
-"""Server 0's judgement: which pushes are applied, who gets which ticket, when all meet. No clock, no MPI, no vectors."""
+"""Server 0's judgement: which pushes are applied, who gets which ticket, when all meet. No clock and no MPI."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ class Decider(ABC):
         self._idle.clear()
         return (Action.END if ended else Action.CUT), [(w, None) for w in self.workers]
 
-    def _agree_on_state(self, pushes: Sequence[Push]) -> None:
-        """Nothing: asynchronous workers keep their own state until the next cut."""
+    def _agree_on_state(self, pushes: Sequence[Push]) -> None:  # noqa: B027
+        """Nothing by default: asynchronous workers keep their own state until the next cut."""
 
     def _entry(
         self,

@@ -1,7 +1,7 @@
 """Moving messages between workers and servers: headers and slices over MPI, each announced by a doorbell.
 
-Who waits sleeps in the kernel on its doorbells; the MPI call that follows a ring lasts one message. MPI moves nothing while
-its process sleeps, so a rank with a send under way keeps testing it.
+Who waits sleeps in the kernel on its doorbells; the MPI call that follows a ring lasts one message. MPI moves nothing
+while its process sleeps, so a rank with a send under way keeps testing it.
 """
 
 from __future__ import annotations

@@ -70,9 +70,7 @@ class WorkerExchange:
         rank = self._world.rank
         push = Push(rank, self._ticket.number, self._version, result.weight, result.finite)
         for server, shard in self._shards.items():
-            push.tail = (
-                np.concatenate((result.sums, result.state)) if server == self._servers[0] else np.empty(0)
-            )
+            push.tail = np.concatenate((result.sums, result.state)) if server == self._servers[0] else np.empty(0)
             self._link.send(server, push, result.gradient[shard] if push.carries_gradient else None)
         self.spent.exchange += self._watch.lap()
         return self._await()
@@ -153,9 +151,7 @@ class ServerLoop:
         shard = parameters[shards[me]]
         self._world, self._on_cut = world, on_cut
         self._gradients = {w: aligned_zeros(shard.size, shard.dtype) for w in roles.workers}
-        self.server = Server(
-            world.rank, roles.servers, self._gradients, shard, optimizer, plan.undivided, decider
-        )
+        self.server = Server(world.rank, roles.servers, self._gradients, shard, optimizer, plan.undivided, decider)
         others = roles.servers[1:] if me == 0 else roles.servers[:1]
         codec = Codec(len(roles.workers), plan.sums, plan.state)
         self._link = Endpoint(world, (*others, *roles.workers), codec)

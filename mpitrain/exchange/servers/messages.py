@@ -1,6 +1,6 @@
 """The messages between workers and servers, and how each travels: as one small float64 vector.
 
-Parameters and gradients travel beside them as plain slices. All integers here stay far below 2**53, so float64 holds them.
+Parameters and gradients travel beside them as plain slices. All integers here stay far below 2**53: float64 holds them.
 """
 
 from __future__ import annotations
@@ -133,9 +133,7 @@ class Codec:
 
     def __init__(self, workers: int, sums: int, state: int) -> None:
         self._sums = sums
-        self.length = max(
-            6 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + Totals.HEAD + sums + state
-        )
+        self.length = max(6 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + Totals.HEAD + sums + state)
 
     def encode(self, message: Message) -> np.ndarray:
         """A new float64 vector of at most ``length`` elements."""
@@ -180,9 +178,7 @@ class Codec:
         answered = [(rest[i], _ticket(rest[i + 1 : i + 5])) for i in range(0, len(rest), 5)]
         action = Action(int(vector[2]))
         culprit = (int(vector[6]), int(vector[7]))
-        return Entry(
-            int(vector[1]), action, float(vector[3]), pairs[:applied], pairs[applied:], answered, culprit
-        )
+        return Entry(int(vector[1]), action, float(vector[3]), pairs[:applied], pairs[applied:], answered, culprit)
 
     def _encode_answer(self, answer: Answer) -> np.ndarray:
         head = [
@@ -206,9 +202,7 @@ class Codec:
         return vector
 
     def _decode_answer(self, vector: np.ndarray) -> Answer:
-        _, number, action, version, carries, seconds, with_totals, *rest = vector[
-            : self._ANSWER_HEAD
-        ].tolist()
+        _, number, action, version, carries, seconds, with_totals, *rest = vector[: self._ANSWER_HEAD].tolist()
         split = self._ANSWER_HEAD + Totals.HEAD + self._sums
         return Answer(
             int(number),

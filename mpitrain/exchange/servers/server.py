@@ -1,4 +1,4 @@
-"""A server as a stepped object: ``on(message)`` gives the messages to send. No MPI, and no clock but the one it is given."""
+"""A server as a stepped object: ``on(message)`` gives the messages to send. No MPI, no clock but the one given."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from mpitrain.errors import InputError
@@ -28,9 +30,9 @@ def cut(layout: Layout, servers: int, elementwise: bool) -> list[slice]:
         edges = [entry.offset for entry in layout.entries] + [layout.size]
         ideal = [layout.size * k / servers for k in range(servers + 1)]
         borders = [edges[int(np.abs(np.subtract(edges, place)).argmin())] for place in ideal]
-    if any(low >= high for low, high in zip(borders, borders[1:], strict=False)):
+    if any(low >= high for low, high in pairwise(borders)):
         limit = "" if elementwise else " at the borders of variables, as this optimizer needs it"
         raise InputError(
             f"--servers {servers} is more than the model's parameters can be shared among{limit}: use fewer"
         )
-    return [slice(low, high) for low, high in zip(borders, borders[1:], strict=False)]
+    return [slice(low, high) for low, high in pairwise(borders)]
