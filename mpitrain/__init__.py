@@ -1,4 +1,4 @@
-"""mpitrain trains Keras models data-parallel over MPI on CPU clusters: all-reduce or parameter servers, one switch apart.
+"""mpitrain trains Keras models data-parallel over MPI on CPU clusters, by all-reduce or with parameter servers.
 
 Import it before TensorFlow: it sets the number of threads, which TensorFlow reads only once.
 """

@@ -82,13 +82,17 @@ class RunConfig:
         if self.train_steps is not None and self.epochs is not None:
             raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
         for name in ("servers", "train_steps", "batch_size", "threads", "log_every"):
-            _check(name, getattr(self, name), lambda v: v >= 1, "at least 1")
+            _check(name, getattr(self, name), lambda v: 1 <= v < 2**31, "at least 1 and below 2**31")
         for name in ("warmup_steps", "seed", "max_bad_gradients"):
-            _check(name, getattr(self, name), lambda v: v >= 0, "at least 0")
+            _check(name, getattr(self, name), lambda v: 0 <= v < 2**31, "at least 0 and below 2**31")
         for name in ("epochs", "learning_rate"):
             _check(name, getattr(self, name), lambda v: math.isfinite(v) and v > 0, "a finite number above 0")
         eval_distance(self.eval_every)
         check_schedule(self.lr_schedule)
+        if self.optimizer is not None:
+            from mpitrain.parameters.optimizers import known_name
+
+            known_name(self.optimizer)
 
     def replace(self, **changes: Any) -> RunConfig:
         """A copy with some values changed."""
@@ -105,9 +109,9 @@ def eval_distance(text: str) -> tuple[float | None, str]:
     Raises:
         InputError: where it is neither a whole number nor a number of epochs such as ``0.5ep``.
     """
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)ep", text):
+    if match := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text):
         distance, unit = float(match[1]), "epochs"
-    elif text.isdigit():
+    elif re.fullmatch(r"[0-9]{1,9}", text):
         distance, unit = int(text), "steps"
     else:
         raise InputError(f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)")
@@ -122,7 +126,7 @@ def check_schedule(text: str) -> tuple[str, int, float]:
     """
     if text in ("constant", "cosine"):
         return text, 1, 1.0
-    if (match := re.fullmatch(r"step:(\d+):(\d+(?:\.\d+)?)", text)) and int(match[1]) > 0 and float(match[2]) > 0:
+    if (match := re.fullmatch(r"step:([0-9]{1,9}):([0-9]{1,9}(?:\.[0-9]+)?)", text)) and int(match[1]) > 0 and float(match[2]) > 0:
         return "step", int(match[1]), float(match[2])
     raise InputError(f"--lr-schedule is {text!r} but must be constant, cosine or step:EVERY:FACTOR, as in step:500:0.5")
 

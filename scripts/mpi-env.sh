@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# Sourced by the other scripts. mpirun of Open MPI refuses two things before Python even starts; these settings allow them.
+# Sourced by the other scripts, and before an mpirun by hand. Open MPI's mpirun refuses two things before Python even
+# starts; these settings allow them. Other MPIs ignore them.
 
 # Running as root: containers and fresh machines often have no other user.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -13,6 +13,7 @@ from mpitrain.cluster.agreement import complain
 from mpitrain.cluster.launcher import Launch, read_launch
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError, MpitrainError
+from mpitrain.models import MODELS
 
 _PAGES = ("--help", "-h", "--version")
 
@@ -48,6 +49,7 @@ def _together(
     from mpitrain.cluster.agreement import AgreedExit, agree
     from mpitrain.cluster.hooks import install_hooks
     from mpitrain.cluster.world import start_mpi, stop_mpi
+    from mpitrain.training.phases import check_same, phase
 
     install_hooks()
     try:
@@ -57,6 +59,8 @@ def _together(
     try:
         agree(world, error, "reading the arguments")
         assert command is not None
+        with phase(world, "comparing the arguments"):
+            check_same(world, "command line", _told(command, arguments))
         code = int(command(**arguments, world=world) or 0)
     except AgreedExit as end:
         code = int(end.code)  # type: ignore[arg-type]
@@ -65,16 +69,30 @@ def _together(
 
 
 def _get_data(options: RunConfig, launch: Launch) -> MpitrainError | None:
-    """Find or fetch the data before MPI starts, since fetching may start a process; return what is wrong."""
+    """Check the options, and find or fetch the data before MPI starts, since fetching may start a process.
+
+    Returns:
+        What is wrong.
+    """
     from mpitrain.data.fetch import locate
 
     try:
         options.validate()
+        if options.model not in MODELS and ":" not in options.model:
+            raise InputError(
+                f"--model {options.model} is none of {', '.join(MODELS)}, nor PACKAGE.MODULE:FUNCTION with a function of yours"
+            )
         data_dir = None if options.data_dir is None else Path(options.data_dir)
         locate(options.dataset, data_dir, report=_tell if launch.speaks else _say_nothing)
     except MpitrainError as error:
         return error
     return None
+
+
+def _told(command: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, object]:
+    """What all ranks must have been told alike; where each found its options does not matter."""
+    others = {name: value for name, value in arguments.items() if name not in ("options", "config")}
+    return {"command": command.__name__} | arguments["options"].as_dict() | others
 
 
 def _fail(error: MpitrainError) -> int:

@@ -80,7 +80,8 @@ class TicketBook:
 
     def updates_for(self, samples: float) -> int:
         """The smallest number of tickets that holds at least ``samples`` samples, within the run."""
-        epochs, rest = divmod(math.ceil(samples), self.samples)
+        # Tenths of an epoch are no exact floats: 3 x 0.1 of 5,500 samples must not become 1,651.
+        epochs, rest = divmod(math.ceil(round(samples, 6)), self.samples)
         return min(self.updates, epochs * self.per_epoch + -(-rest // self.size))
 
     def cuts(self, every: int | float | None, unit: str) -> tuple[int, ...]:
@@ -97,8 +98,9 @@ class TicketBook:
             marks: set[int] = set(range(int(every), last, int(every)))
         else:
             marks = set()
+            distance = max(1.0, every * self.samples)
             for k in itertools.count(1):
-                mark = self.updates_for(k * every * self.samples)
+                mark = self.updates_for(k * distance)
                 if mark >= last:
                     break
                 marks.add(mark)

@@ -62,7 +62,7 @@ def find_function(path: str) -> Callable[[], Any]:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
             raise InputError(
-                f"There is no module '{error.name}' for the model '{path}': run where it can be imported, or install it."
+                f"There is no module '{error.name}' for the model '{path}': install it, or run elsewhere."
             ) from error
         raise InputError(f"Importing the module of the model '{path}' raised {_told(error)}: correct it.") from error
     function = getattr(module, function_name, None)

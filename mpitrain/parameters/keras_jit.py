@@ -1,4 +1,4 @@
-"""Whether XLA makes a model's step faster: measured at start, for it helps a rolled LSTM and slows convolutions down."""
+"""Whether XLA makes a step faster: measured at start, for it helps a rolled LSTM and slows convolutions down."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def spec_from_keras(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     kind = type(optimizer)
     if kind.__name__ not in OPTIMIZERS or kind is not getattr(keras.optimizers, kind.__name__, None):
         raise InputError(
-            f"The optimizer {kind.__module__}.{kind.__name__} cannot be trained here: use one of {', '.join(OPTIMIZERS)}."
+            f"The optimizer {kind.__module__}.{kind.__name__} is not supported: use one of {', '.join(OPTIMIZERS)}."
         )
     if any(getattr(optimizer, f"_exclude_from_weight_decay{end}", None) for end in ("", "_pattern")):
         raise InputError(
@@ -89,7 +89,7 @@ class KerasSliceOptimizer:
 
     @property
     def slots(self) -> dict[str, np.ndarray]:
-        """Copies of the state: of an elementwise class shape ``(size,)``, else the variables' states one after another."""
+        """Copies of the state: shape ``(size,)`` of an elementwise class, else the variables' own one after another."""
         return {name: np.concatenate([np.ravel(v) for v in own]) for name, own in self._slots.items()}
 
     def set_slot(self, name: str, values: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The gradient step of a Keras model: TensorFlow reads the parameter vector where it lies, and gives the gradient flat."""
+"""The gradient step of a Keras model: TensorFlow reads parameters where they lie, and gives the gradient flat."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ class KerasStep:
             self._step = _direct(self._function(self._gradient, batch, jit=self.jit))
         wanted = sorted(set(sizes)) or [batch.size]
         for size in wanted if self.jit else wanted[:1]:
-            rows = np.arange(size) % batch.size
-            self.rehearse(Batch(*(keras.tree.map_structure(lambda a: np.asarray(a)[rows], tree) for tree in batch)))
+            self.rehearse(_resized(batch, size))
 
     def rehearse(self, batch: Batch) -> None:
         """One step at the model's own weights whose results are thrown away: for compiling and for timing."""
@@ -139,14 +138,14 @@ class KerasStep:
         self._state.write(model)
 
     def _parameter_tensor(self, parameters: np.ndarray) -> Any:
-        """The tensor that reads ``parameters`` in rows of one alignment border, which TensorFlow splits without a copy."""
+        """The tensor that reads ``parameters``, in rows from border to border: those TensorFlow splits without a copy."""
         place = address(parameters)
         tensor = self._parameter_tensors.get(place)
         if tensor is None:
             if not is_shareable(parameters) or parameters.size != self.layout.size:
                 raise InputError(
-                    f"Parameters must be {self.layout.size} writable, contiguous elements on a {ALIGNMENT}-byte border: "
-                    "make them with aligned_zeros."
+                    f"Parameters must be {self.layout.size} writable, contiguous elements on a {ALIGNMENT}-byte border, "
+                    "as aligned_zeros makes them."
                 )
             if len(self._parameter_tensors) >= _KEPT_TENSORS:
                 self._parameter_tensors.pop(next(iter(self._parameter_tensors)))
@@ -225,6 +224,12 @@ def _stack(loss: Any, counts: list[Any]) -> Any:
     return tf.stack([tf.cast(number, tf.float64) for number in (loss, *counts)])
 
 
+def _resized(batch: Batch, size: int) -> Batch:
+    """``size`` samples, those of ``batch`` over and over."""
+    rows = np.arange(size) % batch.size
+    return Batch(*(keras.tree.map_structure(lambda a: np.asarray(a)[rows], tree) for tree in batch))
+
+
 def _flat_tensors(batch: Batch) -> list[Any]:
     if isinstance(batch.inputs, np.ndarray):
         return [shared_tensor(batch.inputs), shared_tensor(batch.targets)]
@@ -232,7 +237,7 @@ def _flat_tensors(batch: Batch) -> list[Any]:
 
 
 def _direct(function: Any) -> Callable[[list[Any]], Any]:
-    """Call the graph with a flat list of tensors, past the matching of arguments that costs as much as a small model."""
+    """Call the graph with a flat list of tensors, past a matching of arguments that costs as much as a small model."""
     concrete = function.get_concrete_function()
     captured = concrete.captured_inputs
     if hasattr(concrete, "_call_flat"):

@@ -27,7 +27,7 @@ class Feed:
     def __init__(self, dataset: Dataset, seed: int, size: int) -> None:
         self.dataset = dataset
         self._order = Order(len(dataset.train), seed)
-        self._training = batch_buffer(dataset.train, size)
+        self._training = batch_buffer(dataset.train, min(size, len(dataset.train)))
         self._evaluation = batch_buffer(dataset.train, EVALUATION_BATCH)
 
     def batch(self, ticket: Ticket) -> Batch:

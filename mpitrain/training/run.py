@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from mpitrain.cluster.agreement import agree
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.world import World
-from mpitrain.errors import AgreementError, DivergedError
+from mpitrain.errors import AgreementError, DivergedError, MpitrainError
 from mpitrain.exchange.base import Exchange, Plan, Spent, Totals, Traffic
 from mpitrain.exchange.registry import MODES, open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop
@@ -129,13 +130,14 @@ class Run:
             self._server = exchange
         else:
             self._worker = exchange
-        with phase(world, "training"):
-            try:
-                self._train()
-            except (DivergedError, AgreementError):
-                # All ranks raise these together: what the chief has recorded is still kept.
-                self._share_history(0)
-                raise
+        error: MpitrainError | None = None
+        try:
+            self._train()
+        except (DivergedError, AgreementError) as together:
+            # All ranks raise these at the same place, so they can still meet; any other error aborts the run.
+            self._share_history(0)
+            error = together
+        agree(world, error, "training")
         exchange.close()
         if self._writer:
             self._writer.close()

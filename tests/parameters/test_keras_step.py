@@ -161,7 +161,9 @@ def test_disconnected_variables_have_zero_gradient():
 
 def test_embedding_gradient_is_dense():
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((3,), dtype="int32"), layers.Embedding(20, 4), layers.Flatten(), layers.Dense(CLASSES)])
+    model = keras.Sequential(
+        [keras.Input((3,), dtype="int32"), layers.Embedding(20, 4), layers.Flatten(), layers.Dense(CLASSES)]
+    )
     batch = Batch(np.array([[1, 2, 3], [3, 3, 5]], np.int32), np.array([0, 1], np.int32))
     step = KerasStep(model, cross_entropy())
     table = step.layout.views(step.run(step.initial_parameters(), batch).gradient)[0]

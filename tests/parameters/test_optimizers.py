@@ -1,5 +1,6 @@
 """The numpy optimizers on their own: names, refusals, blocks, slices. Keras is not imported."""
 
+import itertools
 import subprocess
 import sys
 
@@ -31,12 +32,12 @@ def test_slices_and_blocks_give_the_whole_bit_for_bit(spec, monkeypatch):
     one = make_optimizer(spec, LAYOUT)
     monkeypatch.setattr(optimizers, "BLOCK", 48)
     borders = (0, 240, LAYOUT.size)
-    parts = [make_optimizer(spec, LAYOUT, *pair) for pair in zip(borders, borders[1:], strict=False)]
+    parts = [make_optimizer(spec, LAYOUT, *pair) for pair in itertools.pairwise(borders)]
     for gradient in gradients(5, seed=1):
         monkeypatch.setattr(optimizers, "BLOCK", LAYOUT.size)
         one.apply(whole, gradient, whole, 0.01)
         monkeypatch.setattr(optimizers, "BLOCK", 48)
-        for part, start, stop in zip(parts, borders, borders[1:], strict=False):
+        for part, start, stop in zip(parts, borders[:-1], borders[1:], strict=True):
             part.apply(cut[start:stop], gradient[start:stop], cut[start:stop], 0.01)
     np.testing.assert_array_equal(whole, cut)
 

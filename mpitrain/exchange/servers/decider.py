@@ -16,7 +16,8 @@ from mpitrain.exchange.tickets import Ticket
 class Decider(ABC):
     """Turns ready workers and complete pushes into log entries.
 
-    Tickets go out only while applied + in flight < the next cut, so a cut comes when nothing is in flight.
+    Tickets go out only while applied + in flight < the next cut, so a cut comes when nothing is in flight and
+    every worker has asked.
 
     Args:
         workers: ranks of the workers, ascending.
@@ -42,8 +43,8 @@ class Decider(ABC):
         self._idle.append(worker)
         if self._failed:
             return [self._fail([])]
-        answered = self._hand_out()
-        return [self._entry(answered=answered)] if answered else []
+        action, answered = self._next()
+        return [self._entry(action, answered=answered)] if answered else []
 
     @abstractmethod
     def complete(self, push: Push) -> list[Entry]:
@@ -90,7 +91,8 @@ class Decider(ABC):
 
     def _next(self) -> tuple[Action, list[tuple[int, Ticket | None]]]:
         answered = self._hand_out()
-        if answered or self._in_flight:
+        # A worker that has not asked yet may be slow to start: to meet without it would leave its question behind.
+        if answered or len(self._idle) < len(self.workers):
             return Action.RUN, answered
         ended = self._upcoming is None or self.totals.version == self._cuts[-1]
         while len(self._cuts) > 1 and self._cuts[0] <= self.totals.version:

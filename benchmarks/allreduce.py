@@ -1,0 +1,88 @@
+"""All-reduce on two ranks against the same program with the exchange left out, the update still applied on each rank.
+
+    mpirun -np 2 python -m benchmarks.allreduce
+
+Both run in the same processes on the same model, in turn, so that what the machine does meanwhile hits both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+from mpi4py import MPI
+
+from benchmarks.table import Row, show
+from mpitrain.cluster.roles import assign
+from mpitrain.cluster.world import World, start_mpi, stop_mpi
+from mpitrain.config import RunConfig
+from mpitrain.exchange.base import Plan
+from mpitrain.exchange.registry import open_exchange
+from mpitrain.exchange.tickets import Ticket, TicketBook
+from mpitrain.parameters.optimizers import make_optimizer
+from mpitrain.training.loop import train
+from mpitrain.training.setup import Setup, choose, defaults_of, prepare
+
+STEPS = {"mlp": 600, "cnn": 40, "lstm": 120}
+
+
+def measure(setup: Setup, world: World, everyone: World, steps: int) -> float:
+    """Samples/s of each worker over ``steps`` steps on ``world``, after ten that do not count."""
+    about, feed = setup.description, setup.feed
+    assert setup.step is not None
+    assert feed is not None
+    roles = assign("allreduce", world.size, 0)
+    book = TicketBook(about.samples, about.batch_size * world.size, None, steps + 10)
+    plan = Plan(book, book.cuts(None, "steps"), lambda version: about.rate, about.sums)
+    exchange = open_exchange(
+        "allreduce",
+        world,
+        roles,
+        about.layout,
+        [slice(0, about.layout.size)],
+        setup.initial,
+        lambda part: make_optimizer(about.optimizer, about.layout),
+        plan,
+        lambda version, last: False,
+    )
+    started = 0.0
+
+    def begin(ticket: Ticket) -> object:
+        nonlocal started
+        if ticket.number == 10:
+            everyone.comm.Barrier()
+            started = time.perf_counter()
+        return feed.batch(ticket)
+
+    train(exchange, setup.step, begin, lambda totals: None)  # type: ignore[arg-type]
+    everyone.comm.Barrier()
+    return steps * about.batch_size / (time.perf_counter() - started)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default="cnn,lstm,mlp")
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+    everyone = start_mpi()
+    alone = World.of(MPI.COMM_SELF)
+    rows = []
+    for model in arguments.models.split(","):
+        config = defaults_of(RunConfig(model=model, threads=1))
+        setup = prepare(everyone, config, tuple(range(everyone.size)))
+        choose(setup, {setup.description.batch_size})
+        together, apart = [], []
+        for _ in range(arguments.repeats):
+            together.append(measure(setup, everyone, everyone, STEPS[model]))
+            apart.append(measure(setup, alone, everyone, STEPS[model]))
+        ratios = [a / b for a, b in zip(together, apart, strict=True)]
+        rows.append(Row(model, statistics.median(together), statistics.median(apart), ratios))
+    if everyone.rank == 0:
+        print(show(f"all-reduce, {everyone.size} ranks, one thread each", "all-reduce", "no exchange", rows))
+    stop_mpi()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What users come from: a TensorFlow 1 between-graph parameter-server job, on TensorFlow 2's compat.v1 layer.
+
+One process of the job; ``benchmarks.servers`` starts one server and two workers. A worker prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from mpitrain.data.mnist import load
+
+SKIPPED = 20
+
+
+def parse() -> argparse.Namespace:
+    """The flags that such programs have."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job_name", choices=("ps", "worker"), required=True)
+    parser.add_argument("--task_index", type=int, default=0)
+    parser.add_argument("--ps_hosts", required=True)
+    parser.add_argument("--worker_hosts", required=True)
+    parser.add_argument("--issync", type=int, default=0)
+    parser.add_argument("--train_steps", type=int, default=500)
+    parser.add_argument("--batch_size", type=int, default=100)
+    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
+    return parser.parse_args()
+
+
+def weights(name: str, shape: list[int], deviation: float) -> tf.Variable:
+    """A truncated normal variable."""
+    return tf.get_variable(name, shape, initializer=tf.truncated_normal_initializer(stddev=deviation))
+
+
+def biases(name: str, size: int) -> tf.Variable:
+    """A variable of 0.1."""
+    return tf.get_variable(name, [size], initializer=tf.constant_initializer(0.1))
+
+
+def logits_of(model: str, images: tf.Tensor) -> tf.Tensor:
+    """The models of mpitrain, written with TensorFlow's own operations."""
+    if model == "mlp":
+        flat = tf.reshape(images, [-1, 784])
+        hidden = tf.nn.relu(tf.nn.xw_plus_b(flat, weights("w1", [784, 100], 1 / 28), biases("b1", 100)))
+        return tf.nn.xw_plus_b(hidden, weights("w2", [100, 10], 0.1), biases("b2", 10))
+    layer = images
+    for i, (inputs, outputs) in enumerate(((1, 32), (32, 64))):
+        layer = tf.nn.conv2d(layer, weights(f"k{i}", [5, 5, inputs, outputs], 0.1), 1, "SAME")
+        layer = tf.nn.max_pool2d(tf.nn.relu(layer + biases(f"c{i}", outputs)), 2, 2, "SAME")
+    flat = tf.reshape(layer, [-1, 3136])
+    hidden = tf.nn.relu(tf.nn.xw_plus_b(flat, weights("w1", [3136, 1024], 0.1), biases("b1", 1024)))
+    return tf.nn.xw_plus_b(hidden, weights("w2", [1024, 10], 0.1), biases("b2", 10))
+
+
+def look_often() -> None:
+    """A worker asks whether the chief has initialized the variables each 30 s; a short benchmark cannot wait for that."""
+    from tensorflow.python.training import session_manager
+
+    class Impatient(session_manager.SessionManager):
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, **{**kwargs, "recovery_wait_secs": 1})
+
+    session_manager.SessionManager = Impatient
+
+
+def main() -> None:
+    """Serve, or train and print the speed."""
+    flags = parse()
+    look_often()
+    tf.disable_v2_behavior()
+    workers = flags.worker_hosts.split(",")
+    cluster = tf.train.ClusterSpec({"ps": flags.ps_hosts.split(","), "worker": workers})
+    threads = 1 if flags.job_name == "worker" else 2
+    config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=threads)
+    server = tf.train.Server(cluster, job_name=flags.job_name, task_index=flags.task_index, config=config)
+    if flags.job_name == "ps":
+        server.join()
+    data_dir = os.environ.get("MNIST_DIR")
+    data = load("mnist", Path(data_dir) if data_dir else None).train
+    images = data.images[..., None].astype(np.float32) / 255
+    labels = np.eye(10, dtype=np.float32)[data.labels]
+    chief = flags.task_index == 0
+    place = tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{flags.task_index}")
+    with tf.device(place):
+        step = tf.train.get_or_create_global_step()
+        x = tf.placeholder(tf.float32, [None, 28, 28, 1])
+        y = tf.placeholder(tf.float32, [None, 10])
+        losses = tf.nn.softmax_cross_entropy_with_logits_v2(logits=logits_of(flags.model, x), labels=y)
+        optimizer = tf.train.AdamOptimizer(flags.lr)
+        hooks = []
+        if flags.issync:
+            optimizer = tf.train.SyncReplicasOptimizer(optimizer, len(workers), len(workers))
+            hooks.append(optimizer.make_session_run_hook(chief))
+        update = optimizer.minimize(tf.reduce_mean(losses), global_step=step)
+    random = np.random.default_rng(flags.task_index)
+    with tf.train.MonitoredTrainingSession(server.target, chief, hooks=hooks, config=config) as session:
+        done, started, counted = 0, 0.0, 0
+        reached = 0
+        while reached < flags.train_steps:
+            if done == SKIPPED:
+                started, counted = time.perf_counter(), done
+            picked = random.integers(0, len(images), flags.batch_size)
+            _, reached = session.run([update, step], {x: images[picked], y: labels[picked]})
+            done += 1
+        rate = (done - counted) * flags.batch_size / (time.perf_counter() - started)
+        print(json.dumps({"samples_per_second_per_worker": rate, "global_step": int(reached)}), flush=True)
+        # Such jobs have no common end: a worker that closes its session would make the other's last call fail.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

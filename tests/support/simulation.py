@@ -1,0 +1,244 @@
+"""Servers and workers without MPI: messages wait on links until a random scheduler delivers them.
+
+The order within a link is kept, as MPI keeps it between two ranks; everything else is up to chance: who computes how long,
+which link is slow, when a send is noticed to be complete.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mpitrain.exchange.base import Plan, Totals
+from mpitrain.exchange.servers.decider import Asynchronous, Synchronous
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Entry, Push, Ready
+from mpitrain.exchange.servers.server import Outgoing, Server
+from mpitrain.exchange.servers.shards import cut
+from mpitrain.exchange.tickets import Ticket, TicketBook
+from mpitrain.parameters.layout import Layout
+from mpitrain.parameters.optimizers import BlockedSGD
+
+LAYOUT = Layout.of([("a", (20,)), ("b", (3, 7)), ("c", (1,))])
+SUMS = 3
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated; ``bad`` is the probability that a gradient holds NaN, ``seed`` decides every chance."""
+
+    synchronous: bool
+    servers: int
+    workers: int
+    book: TicketBook
+    cuts: tuple[int, ...]
+    max_bad: int
+    bad: float
+    seed: int
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.book, self.cuts, lambda version: 0.1 / (1 + version), SUMS, 2, False, self.max_bad)
+
+
+def gradient(parameters: np.ndarray, worker: int, ticket: int) -> np.ndarray:
+    """Depends on the parameters that were pulled, so that a wrong version shows in every later bit."""
+    noise = np.random.default_rng((worker, ticket)).normal(size=LAYOUT.size).astype(np.float32)
+    return 0.1 * parameters + noise
+
+
+class WatchedServer(Server):
+    """A server that keeps its log."""
+
+    log: list[Entry]
+
+    def _execute(self, entry: Entry) -> list[Outgoing]:
+        self.log.append(entry)
+        return super()._execute(entry)
+
+
+@dataclass
+class Sending:
+    """An answer under way with a slot: as it was, and as it is."""
+
+    server: int
+    worker: int
+    slot: int
+    was: np.ndarray
+    memory: np.ndarray
+    surely_sent: bool = False
+
+
+@dataclass
+class Worker:
+    """One worker's side of the protocol; ``phase`` is ask, wait, compute, meet or done."""
+
+    rank: int
+    parameters: np.ndarray
+    phase: str = "ask"
+    ticket: Ticket | None = None
+    version: int = -1
+    totals: Totals = field(default_factory=lambda: Totals.empty(SUMS))
+    state: np.ndarray = field(default_factory=lambda: np.empty(0))
+    answers: dict[int, Answer] = field(default_factory=dict)
+    culprit: tuple[int, int] | None = None
+
+
+class Simulation:
+    """Runs a scenario to its end; what happened stays in the attributes."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario, self.random = scenario, random.Random(scenario.seed)
+        servers, workers = range(scenario.servers), range(scenario.servers, scenario.servers + scenario.workers)
+        self.shards = cut(LAYOUT, scenario.servers, True)
+        self.initial = np.random.default_rng(0).normal(size=LAYOUT.size).astype(np.float32)
+        self.codec = Codec(scenario.workers, SUMS, 2)
+        self.gradients = {s: {w: np.zeros(self.shards[s].stop - self.shards[s].start, np.float32) for w in workers} for s in servers}
+        policy = Synchronous if scenario.synchronous else Asynchronous
+        self.servers: dict[int, WatchedServer] = {}
+        for s in servers:
+            decider = policy(tuple(workers), scenario.plan) if s == 0 else None
+            own = self.initial[self.shards[s]]
+            optimizer = BlockedSGD(own.size, own.dtype)
+            self.servers[s] = WatchedServer(s, tuple(servers), self.gradients[s], own, optimizer, False, decider)
+            self.servers[s].log = []
+        self.workers = {w: Worker(w, np.zeros(LAYOUT.size, np.float32)) for w in workers}
+        self.links: dict[tuple[int, int], deque] = {}
+        self.pace = {}
+        self.sendings: list[Sending] = []
+        self.meeting: set[int] = set()
+        self.ended: set[int] = set()
+        self.met: list[int] = []
+        self.handed: list[tuple[int, Ticket]] = []
+        self.pushes: dict[tuple[int, int], Push] = {}
+
+    def run(self) -> Simulation:
+        """Until everybody has ended."""
+        everyone = len(self.servers) + len(self.workers)
+        while len(self.ended) < everyone:
+            events = self._events()
+            assert events, f"nobody can go on: {[(w.rank, w.phase) for w in self.workers.values()]}"
+            event = self.random.choices(events, [self._pace(e) for e in events])[0]
+            match event:
+                case ("deliver", link):
+                    self._deliver(*link)
+                case ("work", worker):
+                    self._work(self.workers[worker])
+                case ("meet", _):
+                    self._meet()
+        return self
+
+    def _events(self) -> list[tuple]:
+        events: list[tuple] = [
+            ("deliver", link)
+            for link, waiting in self.links.items()
+            if waiting and link[1] not in self.meeting and link[1] not in self.ended
+        ]
+        events += [("work", w.rank) for w in self.workers.values() if w.phase in ("ask", "compute")]
+        if len(self.meeting) == len(self.servers) + len(self.workers):
+            events.append(("meet", 0))
+        return events
+
+    def _pace(self, event: tuple) -> float:
+        """How eager an event is: fixed for each link and worker, from sluggish to prompt."""
+        return self.pace.setdefault(event, 10 ** self.random.uniform(-2, 1))
+
+    def _send(self, source: int, target: int, message: object, data: np.ndarray | None = None) -> None:
+        vector = self.codec.encode(message)  # type: ignore[arg-type]
+        assert vector.size <= self.codec.length
+        self.links.setdefault((source, target), deque()).append((vector, None if data is None else data.copy()))
+
+    def _deliver(self, source: int, target: int) -> None:
+        vector, data = self.links[source, target].popleft()
+        message = self.codec.decode(vector)
+        if target in self.workers:
+            self._answered(self.workers[target], source, message, data)
+            return
+        server = self.servers[target]
+        self._settle(target)
+        for sending in self.sendings:
+            if (sending.server, sending.worker) == (target, source):
+                # Its receiver has gone on, so from now on MPI's test of this send succeeds.
+                sending.surely_sent = True
+        if data is not None:
+            self.gradients[target][source][:] = data
+        for out in server.on(message):
+            memory = None if out.slot is None else server.slot(out.slot)
+            self._send(target, out.rank, out.message, memory)
+            if memory is not None:
+                self.sendings.append(Sending(target, out.rank, out.slot, memory.copy(), memory))
+        self._check_slots()
+        if server.reached is Action.FAIL:
+            self.ended.add(target)
+        elif server.reached is not Action.RUN:
+            self.meeting.add(target)
+
+    def _settle(self, server: int) -> None:
+        for sending in [s for s in self.sendings if s.server == server]:
+            if sending.surely_sent or self.random.random() < 0.3:
+                self.servers[server].released(sending.slot)
+                self.sendings.remove(sending)
+
+    def _check_slots(self) -> None:
+        for sending in self.sendings:
+            assert np.array_equal(sending.was, sending.memory), "a slot was overwritten while its answer was under way"
+
+    def _work(self, worker: Worker) -> None:
+        if worker.phase == "ask":
+            self._send(worker.rank, 0, Ready(worker.rank))
+        else:
+            ticket = worker.ticket
+            assert ticket is not None
+            finite = self.random.random() >= self.scenario.bad
+            push = Push(worker.rank, ticket.number, worker.version, float(ticket.size), finite)
+            vector = gradient(worker.parameters, worker.rank - len(self.servers), ticket.number)
+            for server in self.servers:
+                push.tail = np.array([0.5 * ticket.size, ticket.size, ticket.size, worker.rank, ticket.number]) if not server else np.empty(0)
+                self._send(worker.rank, server, push, vector[self.shards[server]] if push.carries_gradient else None)
+            self.pushes[worker.rank, ticket.number] = push
+        worker.phase = "wait"
+
+    def _answered(self, worker: Worker, server: int, answer: Answer, data: np.ndarray | None) -> None:
+        assert worker.phase == "wait", f"worker {worker.rank} was answered while it is in phase {worker.phase}"
+        assert server not in worker.answers, f"server {server} answered twice"
+        assert answer.carries_parameters == (data is not None)
+        if data is not None:
+            worker.parameters[self.shards[server]] = data
+        worker.answers[server] = answer
+        if len(worker.answers) < len(self.servers):
+            return
+        answers, worker.answers = worker.answers, {}
+        assert len({(a.number, a.action, a.version, a.culprit) for a in answers.values()}) == 1
+        verdict = answers[0]
+        assert verdict.totals is not None
+        worker.version, worker.totals, worker.ticket = verdict.version, verdict.totals, verdict.ticket
+        worker.state = verdict.state
+        if verdict.action is Action.RUN:
+            assert verdict.ticket is not None
+            self.handed.append((worker.rank, verdict.ticket))
+            worker.phase = "compute"
+        elif verdict.action is Action.FAIL:
+            worker.phase, worker.culprit = "done", verdict.culprit
+            self.ended.add(worker.rank)
+        else:
+            worker.phase = "meet"
+            self.meeting.add(worker.rank)
+
+    def _meet(self) -> None:
+        """Everybody holds the same version, and nothing is under way."""
+        held = np.concatenate([server.parameters for server in self.servers.values()])
+        version = self.servers[0].version
+        assert {s.version for s in self.servers.values()} | {w.version for w in self.workers.values()} == {version}
+        for worker in self.workers.values():
+            assert np.array_equal(worker.parameters, held)
+        assert not any(self.links.values()), "a message is under way during a cut"
+        assert len({s.reached for s in self.servers.values()}) == 1
+        self.met.append(version)
+        last = self.servers[0].reached is Action.END
+        for worker in self.workers.values():
+            worker.phase = "done" if last else "ask"
+        if last:
+            self.ended = {*self.servers, *self.workers}
+        self.meeting = set()
