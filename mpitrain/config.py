@@ -126,7 +126,8 @@ def check_schedule(text: str) -> tuple[str, int, float]:
     """
     if text in ("constant", "cosine"):
         return text, 1, 1.0
-    if (match := re.fullmatch(r"step:([0-9]{1,9}):([0-9]{1,9}(?:\.[0-9]+)?)", text)) and int(match[1]) > 0 and float(match[2]) > 0:
+    match = re.fullmatch(r"step:([0-9]{1,9}):([0-9]{1,9}(?:\.[0-9]+)?)", text)
+    if match and int(match[1]) > 0 and float(match[2]) > 0:
         return "step", int(match[1]), float(match[2])
     raise InputError(f"--lr-schedule is {text!r} but must be constant, cosine or step:EVERY:FACTOR, as in step:500:0.5")
 

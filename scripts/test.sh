@@ -14,20 +14,13 @@ root=$(dirname "$(dirname "$(readlink -f "$0")")")
 . "$root/scripts/venv.sh"
 cd "$root"
 
-# Debian packages for root's tests: package and a program that shows it is there.
-debian_packages=(
-    openssh-server:/usr/sbin/sshd
-    slurm-wlm:/usr/sbin/slurmctld
-    munge:/usr/sbin/munged
-    iproute2:/sbin/ip
-)
-
 install_debian_packages() {
-    local missing=() entry
-    for entry in "${debian_packages[@]}"; do
-        [ -x "${entry#*:}" ] || missing+=("${entry%%:*}")
+    local missing=() package
+    # With libpmix-dev Debian's srun can start Open MPI: it looks for the library by the name that only this package has.
+    for package in openssh-server slurm-wlm munge libpmix-dev iproute2; do
+        dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
     done
-    find_python || missing+=(python3 python3-venv)
+    find_python || missing+=(python3-venv)
     [ ${#missing[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null || die "root's tests need ${missing[*]}, and there is no apt-get to install them"
     say "installing Debian's ${missing[*]}"

@@ -79,9 +79,8 @@ def _get_data(options: RunConfig, launch: Launch) -> MpitrainError | None:
     try:
         options.validate()
         if options.model not in MODELS and ":" not in options.model:
-            raise InputError(
-                f"--model {options.model} is none of {', '.join(MODELS)}, nor PACKAGE.MODULE:FUNCTION with a function of yours"
-            )
+            known = ", ".join(MODELS)
+            raise InputError(f"--model {options.model} is none of {known}, nor your own PACKAGE.MODULE:FUNCTION")
         data_dir = None if options.data_dir is None else Path(options.data_dir)
         locate(options.dataset, data_dir, report=_tell if launch.speaks else _say_nothing)
     except MpitrainError as error:

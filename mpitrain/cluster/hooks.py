@@ -11,8 +11,7 @@ import threading
 import traceback
 from types import TracebackType
 
-from mpi4py import MPI
-
+from mpitrain.cluster.mpi import MPI
 from mpitrain.errors import ExitCode, MpitrainError
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mpi4py import MPI
+from mpitrain.cluster.mpi import MPI
 
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two tests of a sleeping wait
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import mpi4py
 import numpy as np
 
 from mpitrain.cluster import launcher
 from mpitrain.cluster.cores import visible_cores
+from mpitrain.cluster.mpi import MPI
 from mpitrain.cluster.waiting import idle, waiting
-
-# MPI_Init holds the interpreter lock, so no Python thread could end a rank that is stuck in it: we call it ourselves,
-# under a C timer, instead of mpi4py on import.
-mpi4py.rc.initialize = False
-mpi4py.rc.finalize = False
-
-from mpi4py import MPI  # noqa: E402
 
 MAX_COUNT = 2**31 - 1
 """The largest number of elements in one MPI message."""
@@ -41,6 +36,8 @@ def start_mpi(timeout: float = 300.0) -> World:
         faulthandler.dump_traceback_later(timeout, exit=True)
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
         faulthandler.cancel_dump_traceback_later()
+        # A user's script that made a trainer ends without a word of MPI.
+        atexit.register(stop_mpi)
     launcher.check_size(launch, MPI.COMM_WORLD.size)
     return World.of(MPI.COMM_WORLD)
 
@@ -89,7 +86,7 @@ class World:
         """Number of processes."""
         return self.comm.size
 
-    @property
+    @cached_property
     def crowded(self) -> bool:
         """Whether the ranks of this node outnumber its visible cores, so that a wait must sleep."""
         return len(self.node) > len(frozenset.union(*self.masks))

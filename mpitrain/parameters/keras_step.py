@@ -138,14 +138,14 @@ class KerasStep:
         self._state.write(model)
 
     def _parameter_tensor(self, parameters: np.ndarray) -> Any:
-        """The tensor that reads ``parameters``, in rows from border to border: those TensorFlow splits without a copy."""
+        """The tensor that reads ``parameters`` in rows from border to border, which are split without a copy."""
         place = address(parameters)
         tensor = self._parameter_tensors.get(place)
         if tensor is None:
             if not is_shareable(parameters) or parameters.size != self.layout.size:
                 raise InputError(
-                    f"Parameters must be {self.layout.size} writable, contiguous elements on a {ALIGNMENT}-byte border, "
-                    "as aligned_zeros makes them."
+                    f"Parameters must be {self.layout.size} writable, contiguous elements "
+                    f"on a {ALIGNMENT}-byte border, as aligned_zeros makes them."
                 )
             if len(self._parameter_tensors) >= _KEPT_TENSORS:
                 self._parameter_tensors.pop(next(iter(self._parameter_tensors)))

@@ -99,7 +99,9 @@ class Lab:
 
     def _add(self, name: str, switch: int) -> None:
         kinds = ("--net", "--uts", "--ipc", "--mount", "--pid", "--mount-proc", "--propagation", "private")
-        shared = {str(path) for path in (self.folder, ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())}
+        shared = {
+            str(path) for path in (self.folder, ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
+        }
         pid = self._pids[name] = self._hold(*kinds, "bash", str(_INSIDE), name, str(self.folder), *sorted(shared))
         port = f"p{len(self._pids)}"
         inside = _in(pid, "--net")

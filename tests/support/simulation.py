@@ -95,7 +95,9 @@ class Simulation:
         self.shards = cut(LAYOUT, scenario.servers, True)
         self.initial = np.random.default_rng(0).normal(size=LAYOUT.size).astype(np.float32)
         self.codec = Codec(scenario.workers, SUMS, 2)
-        self.gradients = {s: {w: np.zeros(self.shards[s].stop - self.shards[s].start, np.float32) for w in workers} for s in servers}
+        self.gradients = {
+            s: {w: np.zeros(self.shards[s].stop - self.shards[s].start, np.float32) for w in workers} for s in servers
+        }
         policy = Synchronous if scenario.synchronous else Asynchronous
         self.servers: dict[int, WatchedServer] = {}
         for s in servers:
@@ -195,7 +197,11 @@ class Simulation:
             push = Push(worker.rank, ticket.number, worker.version, float(ticket.size), finite)
             vector = gradient(worker.parameters, worker.rank - len(self.servers), ticket.number)
             for server in self.servers:
-                push.tail = np.array([0.5 * ticket.size, ticket.size, ticket.size, worker.rank, ticket.number]) if not server else np.empty(0)
+                push.tail = (
+                    np.array([0.5 * ticket.size, ticket.size, ticket.size, worker.rank, ticket.number])
+                    if not server
+                    else np.empty(0)
+                )
                 self._send(worker.rank, server, push, vector[self.shards[server]] if push.carries_gradient else None)
             self.pushes[worker.rank, ticket.number] = push
         worker.phase = "wait"

@@ -114,7 +114,10 @@ class AllReduceExchange:
             self._tails[0] = tail
             return
         with waiting("all-reduce", self.totals.version, range(world.size)):
-            idle([world.comm.Iallgather(tail, self._tails)], world.crowded)
+            if world.crowded:
+                idle([world.comm.Iallgather(tail, self._tails)], sleeping=True)
+            else:
+                world.comm.Allgather(tail, self._tails)
         self.traffic.headers += tail.nbytes * (world.size - 1)
 
     def _count_bad(self, finite: np.ndarray) -> None:

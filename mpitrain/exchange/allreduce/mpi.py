@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from mpi4py import MPI
 
+from mpitrain.cluster.mpi import MPI
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.parameters.layout import Layout, aligned_zeros
 

