@@ -10,9 +10,10 @@ say() { echo "mpitrain: $*" >&2; }
 die() { say "$@"; exit 1; }
 
 # A Python that can make virtual environments, in `base_python`.
+candidates="${PYTHON:-} python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10"
 find_python() {
     too_bare=
-    for candidate in ${PYTHON:-} python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in $candidates; do
         "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
         if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
             base_python=$candidate

@@ -26,7 +26,7 @@ else:
 PREFIX = "MPITRAIN_"
 _TYPES: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
 _NAMES: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-_OTHER_VARIABLES = {"MPITRAIN_CACHE", "MPITRAIN_CONFIG", "MPITRAIN_NO_EXCEPTHOOK"}
+_OTHER_VARIABLES = {"CACHE", "CONFIG", "NO_EXCEPTHOOK"}
 
 
 def whole_numbers(type_: Any, tokens: Sequence[cyclopts.Token]) -> Any:
@@ -122,10 +122,11 @@ def reject_unknown_variables(app: App) -> None:
     Raises:
         InputError: naming the nearest that exists.
     """
-    known = _OTHER_VARIABLES | {PREFIX + name.upper().replace("-", "_") for name in option_names(app)}
+    known = _OTHER_VARIABLES | {name.upper().replace("-", "_") for name in option_names(app)}
     for name in sorted(os.environ):
-        if name.startswith(PREFIX) and name not in known:
-            raise InputError(f"the environment variable {name} names no option{_did_you_mean(name, known)}")
+        end = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and end not in known:
+            raise InputError(f"the environment variable {name} names no option{_did_you_mean(end, known, PREFIX)}")
 
 
 def option_names(app: App) -> set[str]:

@@ -14,7 +14,7 @@ Says = Callable[[Ended, int], str]
 
 
 def sentence_of(ended: Ended, code: int = 2) -> str:
-    """The one sentence of a job that ended with ``code``, after checking that it is the only one and no traceback came."""
+    """The one sentence of a job that ended with ``code``, the only one, without a traceback."""
     told = [line for line in ended.err.splitlines() if "mpitrain: error:" in line]
     assert len(told) == 1, f"{len(told)} sentences\n{ended.err}"
     assert told[0].startswith("mpitrain: error: ")

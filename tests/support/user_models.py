@@ -30,12 +30,24 @@ class Subclassed(keras.Model):
         super().__init__(**options)
         self.flatten, self.hidden, self.out = layers.Flatten(), layers.Dense(32, activation="relu"), layers.Dense(10)
 
-    def call(self, inputs: object) -> object:
+    def call(self, inputs: object, training: bool = False) -> object:
         return self.out(self.hidden(self.flatten(inputs)))
 
 
 def subclassed() -> keras.Model:
     return Subclassed()
+
+
+@keras.saving.register_keras_serializable("tests")
+class Unaware(Subclassed):
+    """Its ``call`` knows nothing of training, which Keras allows."""
+
+    def call(self, inputs: object) -> object:
+        return super().call(inputs)
+
+
+def unaware() -> keras.Model:
+    return Unaware()
 
 
 def raises() -> keras.Model:
@@ -52,16 +64,6 @@ def five_classes() -> keras.Model:
 
 def other_input() -> keras.Model:
     return keras.Sequential([keras.Input((27, 27, 1)), layers.Flatten(), layers.Dense(10)])
-
-
-def two_losses() -> keras.Model:
-    model = keras.Sequential([keras.Input(IMAGE), layers.Flatten(), layers.Dense(10)])
-    model.compile("sgd", ["mse", "mae"])
-    return model
-
-
-def nothing_to_train() -> keras.Model:
-    return keras.Sequential([keras.Input(IMAGE), layers.Flatten()])
 
 
 def differs_by_rank() -> keras.Model:

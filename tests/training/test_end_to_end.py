@@ -163,6 +163,14 @@ def test_all_synchronous_ways_give_the_same_model(tmp_path: Path, reopened: Any)
         assert max(np.abs(a - b).max() for a, b in zip(one, other, strict=True)) <= 10 * widest
 
 
+def test_a_models_call_need_not_know_of_training(tmp_path: Path) -> None:
+    arguments = (
+        "--model tests.support.user_models:unaware --dataset mnist-sample --train-steps 3 --jit off --run-dir run"
+    )
+    launch(2, ["-m", "mpitrain", *arguments.split()], cwd=tmp_path).check()
+    assert (tmp_path / "run" / "model.keras").exists()
+
+
 def test_compare_prints_and_writes_one_table(tmp_path: Path) -> None:
     arguments = "compare --model mlp --dataset mnist-sample --epochs 0.7 --batch-size 50 --eval-every 0.1ep"
     ended = launch(
