@@ -62,7 +62,7 @@ def logits_of(model: str, images: tf.Tensor) -> tf.Tensor:
 
 
 def look_often() -> None:
-    """A worker asks whether the chief has initialized the variables each 30 s; a short benchmark cannot wait for that."""
+    """A worker asks each 30 s whether the chief has initialized the variables; a benchmark cannot wait so long."""
     from tensorflow.python.training import session_manager
 
     class Impatient(session_manager.SessionManager):

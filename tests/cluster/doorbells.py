@@ -50,7 +50,7 @@ def talk(world: World) -> None:
     if world.rank == 1:
         bells.close()
     else:
-        with pytest.raises(PeerLostError, match="^rank 1 is gone"):
+        with pytest.raises(PeerLostError, match=r"^rank 1 is gone"):
             bells.answer(30)
     world.meet("the end")
 

@@ -1,7 +1,7 @@
 """Servers and workers without MPI: messages wait on links until a random scheduler delivers them.
 
-The order within a link is kept, as MPI keeps it between two ranks; everything else is up to chance: how long who computes,
-which link is slow, when a send is noticed to be complete.
+The order within a link is kept, as MPI keeps it between two ranks; everything else is up to chance: how long who
+computes, which link is slow, when a send is noticed to be complete.
 """
 
 from __future__ import annotations
