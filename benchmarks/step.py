@@ -1,6 +1,6 @@
 """One process, one thread: our gradient step and update against Keras's ``train_on_batch`` and ``fit``, in turn.
 
-python benchmarks/step.py --model cnn --data-dir FOLDER_WITH_IDX_FILES
+python -m benchmarks.step --model cnn
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.update(
@@ -25,10 +24,11 @@ os.environ.update(
 import keras
 import numpy as np
 
+from mpitrain.data.batches import batch as gather
+from mpitrain.data.mnist import load
 from mpitrain.models import MODELS, ModelSpec
 from mpitrain.parameters.keras_jit import measure_jit
 from mpitrain.parameters.keras_step import KerasStep
-from mpitrain.parameters.layout import aligned_zeros
 from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
 from mpitrain.parameters.step import Batch
 
@@ -37,12 +37,6 @@ STEPS_A_TURN = {"mlp": 300, "lstm": 12, "cnn": 8}
 
 def loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def load(folder: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
-    images = np.fromfile(folder / "train-images-idx3-ubyte", np.uint8, offset=16, count=count * 784)
-    labels = np.fromfile(folder / "train-labels-idx1-ubyte", np.uint8, offset=8, count=count)
-    return images.reshape(count, 28, 28, 1).astype(np.float32) / 255, labels.astype(np.int32)
 
 
 def ours(spec: ModelSpec, batches: list[Batch]) -> Callable[[], None]:
@@ -82,17 +76,13 @@ def kerass(spec: ModelSpec, batches: list[Batch], jit: bool, fit: bool) -> Calla
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="cnn")
-    parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
 
     spec, steps = MODELS[arguments.model], STEPS_A_TURN[arguments.model]
-    images, labels = load(arguments.data_dir, steps * spec.batch_size)
-    batches = []
-    for i in range(0, len(labels), spec.batch_size):
-        inputs = aligned_zeros(spec.batch_size * 784).reshape(-1, 28, 28, 1)
-        inputs[:] = images[i : i + spec.batch_size]
-        batches.append(Batch(inputs, labels[i : i + spec.batch_size]))
+    train = load("mnist").train
+    places = np.arange(steps * spec.batch_size).reshape(steps, spec.batch_size)
+    batches = [Batch(*gather(train, indices)) for indices in places]
 
     turns = {"ours": ours(spec, batches)}
     for jit in (False, True):

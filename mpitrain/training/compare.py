@@ -61,6 +61,7 @@ def compare_modes(
     working = tuple(rank for rank in range(world.size) if any(r.works(rank) for r in roles.values()))
     setup = prepare(world, config, working)
     books = books_for(setup, modes, roles)
+    output.store(config.as_dict() | {"mode": None, "run_dir": None})
     choose(setup, {s for m in modes for s in ticket_sizes(books[m], MODES[m].sharing(len(roles[m].workers)))})
     results = [_run(setup, output, mode, roles[mode], books[mode], target_accuracy) for mode in modes]
     comparison = Comparison(config.model, setup.description.dataset, results)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.world import World
@@ -76,8 +77,7 @@ class Output:
             "jit": "on" if setup.jit else "off",
             "run_dir": None,
         }
-        if self.run_dir is not None:
-            write_config(self.run_dir, values)
+        self.store(values)
         sharing = MODES[config.mode].sharing(workers)
         effective = setup_rate(setup, sharing)
         progress.note(
@@ -91,6 +91,12 @@ class Output:
         )
         progress.note(f"writing to {self.path}")
         log.info("configuration %s", values)
+
+    def store(self, values: dict[str, Any]) -> None:
+        """Write the configuration, on the keeper."""
+        with phase(self._world, "writing the configuration"):
+            if self.run_dir is not None:
+                write_config(self.run_dir, values)
 
     def save(self, setup: Setup, outcome: Outcome) -> None:
         """Write the trained model: the chief makes the file's bytes, the keeper writes them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import time
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ from mpitrain.training.phases import phase
 from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
 from mpitrain.training.schedules import LearningRate
 from mpitrain.training.setup import Setup
+
+FIRST_STEP = "the first step begins at"
+"""In each worker's log, before the seconds since 1970."""
+
+log = logging.getLogger("mpitrain")
 
 
 @dataclass
@@ -156,6 +162,8 @@ class Run:
 
     def _batch(self, ticket: Ticket) -> Batch:
         assert self._setup.feed is not None
+        if not self._samples_seen:
+            log.info("%s %.3f", FIRST_STEP, time.time())
         self._samples_seen += ticket.size
         return self._setup.feed.batch(ticket)
 
