@@ -1,6 +1,6 @@
 """One process, one thread: our gradient step and update against Keras's ``train_on_batch`` and ``fit``, in turn.
 
-python -m benchmarks.step --model cnn
+python -m benchmarks.step
 """
 
 from __future__ import annotations
@@ -73,17 +73,12 @@ def kerass(spec: ModelSpec, batches: list[Batch], jit: bool, fit: bool) -> Calla
     return turn
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(MODELS), default="cnn")
-    parser.add_argument("--turns", type=int, default=15)
-    arguments = parser.parse_args()
-
-    spec, steps = MODELS[arguments.model], STEPS_A_TURN[arguments.model]
+def measure(model: str, repeats: int) -> dict[str, list[float]]:
+    """Seconds a step of ours and of each of Keras's ways, one after another in each repeat."""
+    spec, steps = MODELS[model], STEPS_A_TURN[model]
     train = load("mnist").train
     places = np.arange(steps * spec.batch_size).reshape(steps, spec.batch_size)
     batches = [Batch(*gather(train, indices)) for indices in places]
-
     turns = {"ours": ours(spec, batches)}
     for jit in (False, True):
         for fit in (False, True):
@@ -92,18 +87,40 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in turns}
     for turn in turns.values():
         turn()
-    for _ in range(arguments.turns):
+    for _ in range(repeats):
         for name, turn in turns.items():
             start = time.perf_counter()
             turn()
             times[name].append((time.perf_counter() - start) / steps)
+    return times
 
-    medians = {name: statistics.median(t) for name, t in times.items()}
-    for name, seconds in medians.items():
-        pairs = statistics.median(t / o for t, o in zip(times[name], times["ours"], strict=True))
-        print(f"{arguments.model} {name:34} {seconds * 1e3:8.3f} ms a step, {pairs:.2f} times ours")
-    best = min((n for n in medians if n != "ours"), key=medians.__getitem__)
-    print(f"{arguments.model}: {medians[best] / medians['ours']:.2f} times as fast as Keras's {best}")
+
+def against_keras(times: dict[str, list[float]]) -> tuple[str, list[float]]:
+    """Keras's fastest way, and how many times as fast we are in each repeat."""
+    medians = {name: statistics.median(t) for name, t in times.items() if name != "ours"}
+    best = min(medians, key=medians.__getitem__)
+    return best, [theirs / our for theirs, our in zip(times[best], times["ours"], strict=True)]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="cnn,lstm,mlp")
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+    lines = [
+        f"one process, one thread: ms a step, medians of {arguments.repeats} interleaved repeats",
+        "",
+        "| model | mpitrain | Keras, its fastest | which | ratio (min-max) |",
+        "|---|---:|---:|---|---:|",
+    ]
+    for model in arguments.models.split(","):
+        times = measure(model, arguments.repeats)
+        best, ratios = against_keras(times)
+        mine, theirs = (statistics.median(times[name]) * 1e3 for name in ("ours", best))
+        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f}-{max(ratios):.2f})"
+        lines.append(f"| {model} | {mine:.2f} | {theirs:.2f} | `{best}` | {ratio} |")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

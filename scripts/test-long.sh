@@ -22,7 +22,7 @@ export PATH="$venv/bin:$PATH" PYTHONPATH="$root"
 accuracy() { python -m benchmarks.accuracy; }
 
 speed() {
-    for model in cnn lstm mlp; do python -m benchmarks.step --model "$model"; done
+    python -m benchmarks.step
     mpirun -np 2 python -m benchmarks.allreduce
     python -m benchmarks.cores
     python -m benchmarks.servers

@@ -1,0 +1,43 @@
+"""A short part of the benchmarks, bounded at 0.8 of what they are to show: enough to notice that something broke."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.mpi import environment, launch, mpirun, run
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOSE = 0.8
+
+
+def ratios(table: str) -> dict[str, float]:
+    """The ratio of each row of a benchmark's table, by model."""
+    found = re.findall(r"^\| (\w+) \|.*\*\*([\d.]+)\*\*", table, re.MULTILINE)
+    assert found, table
+    return {model: float(ratio) for model, ratio in found}
+
+
+@pytest.mark.parametrize(("model", "repeats"), [("mlp", 9), ("cnn", 5)])
+def test_a_step_is_not_slower_than_keras(model: str, repeats: int) -> None:
+    command = [sys.executable, "-m", "benchmarks.step", "--models", model, "--repeats", str(repeats)]
+    ended = run(command, 200, environment(), ROOT).check()
+    assert ratios(ended.out)[model] >= LOOSE * 1.1
+
+
+def test_all_reduce_costs_little() -> None:
+    arguments = ["-m", "benchmarks.allreduce", "--models", "mlp,cnn", "--repeats", "5"]
+    found = ratios(launch(2, arguments, 280, cwd=ROOT).check().out)
+    assert found["mlp"] >= LOOSE * 0.65
+    assert found["cnn"] >= LOOSE * 0.93
+
+
+def test_servers_outrun_tensorflow_1() -> None:
+    variables = environment()
+    variables["PATH"] = f"{Path(mpirun()).parent}:{variables['PATH']}"
+    options = ["--models", "mlp", "--modes", "ps-async", "--repeats", "2"]
+    ended = run([sys.executable, "-m", "benchmarks.servers", *options], 280, variables, ROOT).check()
+    assert ratios(ended.out)["mlp"] >= LOOSE * 2
