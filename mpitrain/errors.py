@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 
 
@@ -37,3 +38,8 @@ class AgreementError(MpitrainError):
     """The ranks no longer hold the same parameters: the sentence names the rank that differs."""
 
     exit_code = ExitCode.OWN_FAILURE
+
+
+def complain(reason: str) -> None:
+    """Print one sentence to standard error."""
+    print(f"mpitrain: error: {reason}", file=sys.stderr, flush=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from mpitrain.cluster.agreement import complain
-from mpitrain.errors import MpitrainError
+from mpitrain.errors import MpitrainError, complain
 
 app = App(name="data", help="Data sets.")
 

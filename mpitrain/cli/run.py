@@ -9,10 +9,9 @@ from typing import Any
 
 from mpitrain.cli.app import make_app
 from mpitrain.cli.arguments import parse
-from mpitrain.cluster.agreement import complain
 from mpitrain.cluster.launcher import Launch, read_launch
 from mpitrain.config import RunConfig
-from mpitrain.errors import InputError, MpitrainError
+from mpitrain.errors import InputError, MpitrainError, complain
 from mpitrain.models import MODELS
 
 _PAGES = ("--help", "-h", "--version")

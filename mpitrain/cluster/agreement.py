@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from mpitrain.cluster.world import World
-from mpitrain.errors import MpitrainError
+from mpitrain.errors import MpitrainError, complain
 
 
 class AgreedExit(SystemExit):
@@ -36,8 +34,3 @@ def agree(world: World, error: MpitrainError | None, phase: str) -> None:
     # The launcher kills the others at the first non-zero exit, so nobody leaves before the voice has spoken.
     world.meet(phase)
     raise AgreedExit(code, reason)
-
-
-def complain(reason: str) -> None:
-    """Print one sentence to standard error."""
-    print(f"mpitrain: error: {reason}", file=sys.stderr, flush=True)
