@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -177,8 +178,10 @@ class KerasStep:
     def _forward(
         self, variables: list[Any], state: list[Any], inputs: Any, targets: Any, training: bool
     ) -> tuple[Any, list[Any], list[Any]]:
+        # As in Keras's own loop, a model whose call does not take `training` is not told.
+        told = {"training": training} if "training" in inspect.signature(self.model.call).parameters else {}
         outputs, others, extra = self.model.stateless_call(
-            variables, self._state.unpack(state), inputs, training=training, return_losses=True
+            variables, self._state.unpack(state), inputs, return_losses=True, **told
         )
         loss = self.loss(targets, outputs)
         if loss.shape.rank != 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -69,8 +70,11 @@ class Layout:
         return vector
 
     def digest(self) -> str:
-        """A hash of names, shapes, dtype and offsets: equal on two ranks when their vectors mean the same."""
-        described = [[e.name, list(e.shape), e.offset] for e in self.entries]
+        """A hash of names, shapes, dtype and offsets: equal on two ranks when their vectors mean the same.
+
+        The numbers that Keras appends to names (``dense_3``) say how many layers a process has made; they do not count.
+        """
+        described = [[re.sub(r"_\d+(?=/|$)", "", e.name), list(e.shape), e.offset] for e in self.entries]
         text = json.dumps([self.dtype.name, described]).encode()
         return hashlib.blake2b(text, digest_size=16).hexdigest()
 

@@ -113,14 +113,19 @@ def make_optimizer(spec: OptimizerSpec, layout: Layout, start: int = 0, stop: in
         InputError: the slice cuts through a variable, and this optimizer cannot be cut there.
     """
     stop = layout.size if stop is None else stop
-    config = {k: v for k, v in spec.config.items() if k != "learning_rate"}
-    if spec.name == "SGD" and config.keys() <= {"momentum", "nesterov"}:
-        return BlockedSGD(stop - start, layout.dtype, **config)
-    if spec.name == "Adam" and config.keys() <= {"beta_1", "beta_2", "epsilon"}:
-        return BlockedAdam(stop - start, layout.dtype, **config)
-    from mpitrain.parameters.keras_optimizers import KerasSliceOptimizer
+    if needs_keras(spec):
+        from mpitrain.parameters.keras_optimizers import KerasSliceOptimizer
 
-    return KerasSliceOptimizer(spec, layout, start, stop)
+        return KerasSliceOptimizer(spec, layout, start, stop)
+    config = {k: v for k, v in spec.config.items() if k != "learning_rate"}
+    kind = BlockedSGD if spec.name == "SGD" else BlockedAdam
+    return kind(stop - start, layout.dtype, **config)
+
+
+def needs_keras(spec: OptimizerSpec) -> bool:
+    """Whether Keras must compute the update, because numpy's optimizers here do not cover it."""
+    covered = {"SGD": {"momentum", "nesterov"}, "Adam": {"beta_1", "beta_2", "epsilon"}}.get(spec.name)
+    return covered is None or not spec.config.keys() - {"learning_rate"} <= covered
 
 
 _NEUTRAL: dict[str, Any] = {

@@ -19,13 +19,14 @@ from mpitrain.exchange.base import Exchange, Plan, Spent, Totals, Traffic
 from mpitrain.exchange.registry import MODES, open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop
 from mpitrain.exchange.tickets import Ticket, TicketBook
-from mpitrain.parameters.optimizers import is_elementwise, make_optimizer
+from mpitrain.parameters.optimizers import is_elementwise, make_optimizer, needs_keras
 from mpitrain.parameters.step import Batch
 from mpitrain.reporting.history import HistoryRecord, HistoryWriter
 from mpitrain.reporting.progress import Progress
 from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
+from mpitrain.training.keras_start import start_tensorflow
 from mpitrain.training.loop import train
 from mpitrain.training.phases import phase
 from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
@@ -121,6 +122,9 @@ class Run:
         if setup.step is not None and setup.initial_state is not None:
             setup.step.state = setup.initial_state.copy()
         with phase(world, "connecting the ranks"):
+            if self._roles.serves(world.rank) and needs_keras(about.optimizer):
+                log.info("this server loads TensorFlow, because Keras computes %s", about.optimizer.name)
+                start_tensorflow(setup.threads)
             exchange = open_exchange(
                 self._mode,
                 world,

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.mpi import ROOT
 
-STEPS = 20
+STEPS = 40
 
 
 @dataclass(frozen=True)
