@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -82,7 +83,8 @@ def find_files(folder: Path) -> dict[str, Path]:
     Raises:
         InputError: the folder is missing, or lacks a file.
     """
-    if not folder.is_dir():
+    # os.path says no where pathlib raises: to a name that is too long, or below a folder that cannot be entered.
+    if not os.path.isdir(folder):
         raise InputError(f"The data folder {folder} does not exist or is no folder: check --data-dir.")
     return _find(folder, f"The data folder {folder}", "put the files there, with or without .gz, or check --data-dir")
 

@@ -70,9 +70,9 @@ def _new_directory(mode: str, model: str) -> Path:
 
 
 def _given_directory(folder: Path) -> Path:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"the run directory {folder} is a file: choose another --run-dir")
     with writing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"the run directory {folder} is a file: choose another --run-dir")
         folder.mkdir(parents=True, exist_ok=True)
         held = [name for name in RUN_FILES if (folder / name).exists()]
     if held:

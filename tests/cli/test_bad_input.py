@@ -83,6 +83,11 @@ def test_a_missing_data_folder(tmp_path: Path) -> None:
     assert "The data folder nowhere does not exist" in text
 
 
+def test_a_data_folder_whose_name_is_too_long(tmp_path: Path) -> None:
+    text = sentence_of(started("--data-dir", "d" * 300, cwd=tmp_path))
+    assert "does not exist or is no folder: check --data-dir" in text
+
+
 def test_a_checksum_that_differs(tmp_path: Path) -> None:
     cache = tmp_path / MNIST.name
     cache.mkdir()
@@ -123,6 +128,7 @@ def test_a_module_that_does_not_exist(tmp_path: Path) -> None:
 def test_a_run_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "cannot write file/run (Not a directory)" in refused("--run-dir", "file/run", cwd=tmp_path)
+    assert "(File name too long): choose another --run-dir" in refused("--run-dir", "r" * 300, cwd=tmp_path)
     assert "the run directory file is a file" in refused("--run-dir", "file", cwd=tmp_path)
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "summary.json").write_text("{}")
