@@ -46,6 +46,9 @@ CASES = [
     Case("allreduce-sum", "allreduce", 3, undivided=True),
     Case("ps-sync-sum", "ps-sync", 4, servers=1, undivided=True),
     Case("one-sum", "allreduce", 1, batch=30, undivided=True),
+    # Messages of at most 50 elements, where 2**31 - 1 are the limit.
+    Case("allreduce-chunked", "allreduce", 2, batch=30, max_count=50),
+    Case("ps-sync-chunked", "ps-sync", 4, servers=2, batch=30, max_count=50),
     Case("allreduce-bad-allowed", "allreduce", 3, max_bad=3, poison={1: (4, 9)}),
     Case("ps-sync-bad-allowed", "ps-sync", 4, servers=1, max_bad=3, poison={2: (4, 9)}),
     Case(

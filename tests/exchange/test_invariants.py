@@ -167,6 +167,13 @@ def test_a_stragglers_gradients_are_staler(exchanged: Exchanged) -> None:
     assert seen[1]["staleness_max"] > BY_NAME["ps-async-straggler"].workers - 1
 
 
+@pytest.mark.parametrize(
+    ("chunked", "whole_messages"), [("allreduce-chunked", "allreduce-2-adam"), ("ps-sync-chunked", "ps-sync-2x2-adam")]
+)
+def test_messages_over_the_limit_are_cut(chunked: str, whole_messages: str, exchanged: Exchanged) -> None:
+    assert np.array_equal(whole(exchanged(chunked)), whole(exchanged(whole_messages)))
+
+
 @pytest.mark.parametrize("name", ["allreduce-sum", "ps-sync-sum"])
 def test_summed_losses_add(name: str, exchanged: Exchanged) -> None:
     assert np.allclose(whole(exchanged(name)), whole(exchanged("one-sum")), rtol=1e-4, atol=1e-5)

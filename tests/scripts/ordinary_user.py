@@ -32,8 +32,8 @@ def show(folders: list[Path]) -> None:
         mount("--rbind", str(folder), str(place))
     for parent in sorted({parent for *_, parent in staged if parent}):
         mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(parent))
-    for place, folder, parent in staged:
-        if parent:
+    for place, folder, hidden in staged:
+        if hidden:
             folder.mkdir(parents=True, exist_ok=True)
             mount("--rbind", str(place), str(folder))
 

@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from mpitrain.cluster.roles import assign
 from mpitrain.cluster.world import World
+from mpitrain.exchange.allreduce import exchange as exchange_of_allreduce
+from mpitrain.exchange.allreduce import mpi
 from mpitrain.exchange.base import Plan
 from mpitrain.exchange.registry import MODES, open_exchange, shards_of
+from mpitrain.exchange.servers import endpoint
 from mpitrain.exchange.servers.exchange import ServerLoop
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
@@ -38,6 +42,7 @@ class Case:
     slow: dict[int, float] = field(default_factory=dict)
     every: int | None = 7
     max_bad: int = 0
+    max_count: int | None = None
     poison: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -46,7 +51,14 @@ class Case:
 
 
 def run_case(case: Case, world: World) -> dict[str, Any]:
-    """Train; return what this rank saw."""
+    """Train; return what this rank saw. ``max_count`` lowers the number of elements that one message may have."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (endpoint, mpi, exchange_of_allreduce) if case.max_count else ():
+            patch.setattr(module, "MAX_COUNT", case.max_count)
+        return _run_case(case, world)
+
+
+def _run_case(case: Case, world: World) -> dict[str, Any]:
     roles = assign(case.mode, world.size, case.servers)
     step = SoftmaxStep(case.slow.get(world.rank, 0.0), case.jitter, seed=world.rank, undivided=case.undivided)
     step.poison = set(case.poison.get(world.rank, ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mpitrain.cluster.waiting import idle, waiting
-from mpitrain.cluster.world import World
+from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.errors import DivergedError
 from mpitrain.exchange.allreduce.mpi import MpiAllReduce
 from mpitrain.exchange.base import OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
@@ -54,8 +54,8 @@ class AllReduceExchange:
         self.parameters = aligned_zeros(layout.size, layout.dtype)
         self.parameters[:] = parameters
         world.meet("sending the initial parameters")
-        for low in range(0, layout.size, self._reducer._max_count):
-            world.comm.Bcast(self.parameters[low : low + self._reducer._max_count], 0)
+        for low in range(0, layout.size, MAX_COUNT):
+            world.comm.Bcast(self.parameters[low : low + MAX_COUNT], 0)
         self.state: np.ndarray | None = None
         self.totals = Totals.empty(plan.sums)
         self.spent, self.traffic = Spent(), Traffic()

@@ -18,22 +18,20 @@ class MpiAllReduce:
     Args:
         world: the ranks that reduce.
         layout: of the gradient.
-        max_count: elements in one message at most.
     """
 
     name = "mpi"
 
-    def __init__(self, world: World, layout: Layout, max_count: int = MAX_COUNT) -> None:
+    def __init__(self, world: World, layout: Layout) -> None:
         self._comm = world.comm
         self._sum = aligned_zeros(layout.size, layout.dtype)
-        self._max_count = max_count
         self.bytes_sent = 2 * (world.size - 1) * layout.nbytes // world.size
 
     def sum(self, gradient: np.ndarray) -> np.ndarray:
         """The sum over ranks of ``gradient`` (read only); valid until the next call."""
         if self._comm.size == 1:
             return gradient
-        for low in range(0, gradient.size, self._max_count):
-            part = slice(low, low + self._max_count)
+        for low in range(0, gradient.size, MAX_COUNT):
+            part = slice(low, low + MAX_COUNT)
             self._comm.Allreduce(gradient[part], self._sum[part], MPI.SUM)
         return self._sum

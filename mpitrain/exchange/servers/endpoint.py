@@ -28,11 +28,10 @@ class Endpoint:
         world: the ranks; every one of them must construct its endpoint together.
         peers: ranks that this one exchanges messages with.
         codec: of the messages.
-        max_count: elements in one MPI message at most.
     """
 
-    def __init__(self, world: World, peers: Iterable[int], codec: Codec, max_count: int = MAX_COUNT) -> None:
-        self._comm, self._codec, self._max_count = world.comm, codec, max_count
+    def __init__(self, world: World, peers: Iterable[int], codec: Codec) -> None:
+        self._comm, self._codec = world.comm, codec
         self._bells = Bells(world, peers)
         self._peers = tuple(peers)
         self._pause = _TEST_PAUSE if world.crowded else 0.0
@@ -93,4 +92,4 @@ class Endpoint:
                     sent()
 
     def _parts(self, data: np.ndarray) -> list[np.ndarray]:
-        return [data[low : low + self._max_count] for low in range(0, data.size, self._max_count)]
+        return [data[low : low + MAX_COUNT] for low in range(0, data.size, MAX_COUNT)]

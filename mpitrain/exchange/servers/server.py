@@ -51,7 +51,7 @@ class Server:
     ) -> None:
         self._rank, self._servers, self._gradients = rank, servers, gradients
         self._optimizer, self._undivided, self._decider, self._clock = optimizer, undivided, decider, clock
-        # A worker has at most one answer under way, so with two more there is always a free slot to write into.
+        # A worker has at most one answer under way, so two more leave a free slot to write into.
         self._slots = [aligned_zeros(parameters.size, parameters.dtype) for _ in range(len(gradients) + 2)]
         self._users = [0] * len(self._slots)
         self._slots[0][:] = parameters
@@ -130,7 +130,7 @@ class Server:
         pushes = [self._pushes.pop(key) for key in entry.applied]
         factors, scale = coefficients([p.weight for p in pushes], self._undivided)
         total = add_in_order([self._gradients[p.worker] for p in pushes], factors, self._sum)
-        free = next(i for i, users in enumerate(self._users) if not users and i != self._current)
+        free = self._free_slot()
         self._optimizer.apply(self._slots[self._current], total, self._slots[free], entry.rate, scale)
         self._current = free
         self.version += 1
@@ -138,6 +138,15 @@ class Server:
         seconds = self._clock() - start
         self.update_seconds += seconds
         return seconds
+
+    def _free_slot(self) -> int:
+        for i, users in enumerate(self._users):
+            if not users and i != self._current:
+                return i
+        # MPI may report a send as complete only after its receiver has pushed again.
+        self._slots.append(aligned_zeros(self._sum.size, self._sum.dtype))
+        self._users.append(0)
+        return len(self._slots) - 1
 
     def _reach(self, entry: Entry) -> None:
         self.culprit = entry.culprit
