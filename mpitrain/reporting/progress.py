@@ -60,9 +60,11 @@ class Total:
     Args:
         updates: None when the run is measured in samples.
         samples: None when the run is measured in updates.
+        evaluated: what evaluations are made on, for people.
     """
 
-    def __init__(self, updates: int | None, samples: int | None) -> None:
+    def __init__(self, updates: int | None, samples: int | None, evaluated: str = "validation") -> None:
+        self.evaluated = evaluated
         if (updates is None) == (samples is None):
             raise ValueError("exactly one of total_updates and total_samples is needed")
         self._updates = updates
@@ -99,7 +101,7 @@ class Lines:
     def evaluation(self, record: HistoryRecord) -> None:
         """Say it at once, after the training that led to it."""
         self._say_unsaid()
-        self.note("  ".join([f"evaluation at {self._total.place(record)}", *_evaluated(record)]))
+        self.note("  ".join([f"evaluation at {self._total.place(record)}", *_evaluated(record, self._total.evaluated)]))
 
     def note(self, text: str) -> None:
         """Write ``text`` as it is."""
@@ -153,7 +155,7 @@ class Bar:
 
     def evaluation(self, record: HistoryRecord) -> None:
         """Print it above the bar."""
-        self.note("  ".join([f"evaluation at {self._total.place(record)}", *_evaluated(record)]))
+        self.note("  ".join([f"evaluation at {self._total.place(record)}", *_evaluated(record, self._total.evaluated)]))
 
     def note(self, text: str) -> None:
         """Print ``text`` above the bar, or plainly when that is gone."""
@@ -173,6 +175,7 @@ def make_progress(
     stream: TextIO,
     total_updates: int | None = None,
     total_samples: int | None = None,
+    evaluated: str = "validation",
     every: float = 2.0,
     now: Monotonic = time.monotonic,
 ) -> Progress:
@@ -182,13 +185,14 @@ def make_progress(
         stream: where to speak: with a bar if that is a terminal, in lines if not.
         total_updates: updates of the whole run; either this or ``total_samples``.
         total_samples: samples of the whole run.
+        evaluated: what evaluations are made on, for people.
         every: seconds between two lines about training.
         now: seconds from any fixed point.
 
     Raises:
         ValueError: when both totals are given, or neither.
     """
-    total = Total(total_updates, total_samples)
+    total = Total(total_updates, total_samples, evaluated)
     return Bar(total, stream, now) if on_terminal(stream) else Lines(total, stream, every, now)
 
 
@@ -211,8 +215,8 @@ def _measured(record: HistoryRecord) -> list[str]:
     return parts
 
 
-def _evaluated(record: HistoryRecord) -> list[str]:
-    parts = [f"epoch {record.epoch:.2f}", f"validation loss {show.loss(record.val_loss)}"]
+def _evaluated(record: HistoryRecord, split: str) -> list[str]:
+    parts = [f"epoch {record.epoch:.2f}", f"{split} loss {show.loss(record.val_loss)}"]
     if record.val_accuracy is not None:
         parts.append(f"accuracy {show.accuracy(record.val_accuracy)}")
     parts.append(f"after {show.seconds(record.time)} s")

@@ -90,7 +90,7 @@ def books_for(setup: Setup, modes: Sequence[str], roles: dict[str, Roles]) -> di
 def _run(setup: Setup, output: Output, mode: str, roles: Roles, book: TicketBook, target_accuracy: float) -> ModeResult:
     started = time.time()
     every, unit = eval_distance(setup.config.eval_every)
-    with open_progress(setup.world, roles, book) as progress:
+    with open_progress(setup.world, roles, book, setup.config.eval_on) as progress:
         progress.note(f"\n{mode}: {roles.describe()}, {book.updates:,} updates of {book.size} samples")
         run_dir = None if output.run_dir is None else output.run_dir / mode
         if run_dir is not None:

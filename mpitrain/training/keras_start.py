@@ -38,6 +38,19 @@ def without_noise() -> Iterator[None]:
                     os.write(2, line)
 
 
+@contextmanager
+def _without_matplotlib() -> Iterator[None]:
+    """Keras imports matplotlib where it finds it, which costs every rank half a second, and draws nothing here."""
+    if "matplotlib" in sys.modules:
+        yield
+        return
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["matplotlib"]
+
+
 def start_tensorflow(threads: int) -> None:
     """Import TensorFlow and Keras and let them start with pools of ``threads``, quietly.
 
@@ -48,7 +61,7 @@ def start_tensorflow(threads: int) -> None:
         raise InputError(
             "TensorFlow is not installed for this Python: run `pip install 'mpitrain[cpu]'`, or install tensorflow-cpu"
         )
-    with without_noise():
+    with without_noise(), _without_matplotlib():
         import keras  # noqa: F401
         import tensorflow as tf
 

@@ -169,12 +169,12 @@ class _MemoryHandler(logging.Handler):
 
 
 @contextmanager
-def open_progress(world: World, roles: Roles, book: TicketBook) -> Iterator[Progress]:
-    """The run's voice on the chief, silence elsewhere."""
+def open_progress(world: World, roles: Roles, book: TicketBook, evaluated: str) -> Iterator[Progress]:
+    """The run's voice on the chief, silence elsewhere; ``evaluated`` names the split that is evaluated on."""
     if world.rank != roles.chief:
         yield Silent()
         return
-    progress = make_progress(stream=sys.stdout, total_samples=book.samples_after(book.updates))
+    progress = make_progress(stream=sys.stdout, total_samples=book.samples_after(book.updates), evaluated=evaluated)
     try:
         yield progress
     finally:

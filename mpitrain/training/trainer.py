@@ -85,7 +85,7 @@ class Trainer:
         setup = prepare(world, config, roles.workers, self._model, data)
         book, cuts = schedule(setup, config.mode, len(roles.workers))
         choose(setup, ticket_sizes(book, MODES[config.mode].sharing(len(roles.workers))))
-        with open_progress(world, roles, book) as progress:
+        with open_progress(world, roles, book, config.eval_on) as progress:
             output.resolved(setup, book, progress)
             run = Run(setup, config.mode, roles, book, cuts, progress, output.run_dir)
             outcome = run.execute()
