@@ -72,7 +72,7 @@ def main() -> None:
     for model in arguments.models.split(","):
         config = defaults_of(RunConfig(model=model, threads=1))
         setup = prepare(everyone, config, tuple(range(everyone.size)))
-        choose(setup, {setup.description.batch_size})
+        choose(setup, setup.full_batch)
         together, apart = [], []
         for _ in range(arguments.repeats):
             together.append(measure(setup, everyone, everyone, STEPS[model]))

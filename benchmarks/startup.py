@@ -32,12 +32,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="cnn,lstm,mlp")
+    parser.add_argument("--modes", default="allreduce,ps-async")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     print("| model | mode | seconds from mpirun to the first step (min-max) |")
     print("|---|---|---:|")
     for model in arguments.models.split(","):
-        for mode in ("allreduce", "ps-async"):
+        for mode in arguments.modes.split(","):
             found = [seconds_to_first_step(model, mode) for _ in range(arguments.repeats)]
             print(
                 f"| {model} | {mode} | **{statistics.median(found):.1f}** ({min(found):.1f}-{max(found):.1f}) |",

@@ -45,7 +45,8 @@ def ours(spec: ModelSpec, batches: list[Batch]) -> Callable[[], None]:
     found = measure_jit(lambda jit: KerasStep(model, loss(), jit=jit), batches[0])
     jit = found.compiled is not None and found.plain is not None and found.compiled < found.plain
     print(f"ours: jit={jit} ({found.reason})")
-    step = found.steps[jit]
+    step = found.step
+    step.jit = jit
     parameters = step.initial_parameters()
     optimizer = make_optimizer(OptimizerSpec(spec.optimizer), step.layout)
 

@@ -33,6 +33,7 @@ def start_mpi(timeout: float = 300.0) -> World:
     launch = launcher.read_launch()
     if not MPI.Is_initialized():
         launcher.check_library(launch, MPI.Get_library_version())
+        launcher.skip_network_probes(launch, MPI.Get_library_version())
         faulthandler.dump_traceback_later(timeout, exit=True)
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
         faulthandler.cancel_dump_traceback_later()

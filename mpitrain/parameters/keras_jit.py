@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
+import tensorflow as tf
 
 from mpitrain.parameters.keras_step import KerasStep
 from mpitrain.parameters.step import Batch
@@ -19,19 +20,19 @@ _BUDGET = 0.4
 
 @dataclass(frozen=True)
 class JitMeasurement:
-    """What was found, with the prepared steps, so that the chosen one is not compiled again.
+    """What was found.
 
     Args:
         plain: seconds a step without XLA, the median; None where it was not measured, for there was no choice.
         compiled: seconds a step with XLA, or None where it was not tried.
         reason: why, for the log.
-        steps: the prepared step by ``jit``.
+        step: prepared for both; set its ``jit`` to what is chosen.
     """
 
     plain: float | None
     compiled: float | None
     reason: str
-    steps: dict[bool, KerasStep]
+    step: KerasStep
 
 
 def measure_jit(make: Callable[[bool], KerasStep], batch: Batch) -> JitMeasurement:
@@ -44,25 +45,28 @@ def measure_jit(make: Callable[[bool], KerasStep], batch: Batch) -> JitMeasureme
         make: a new step for ``jit`` False or True.
         batch: real samples, as many as a training step has.
     """
-    plain = make(False)
-    if holds_convolution(plain.model):
-        plain.prepare(batch)
-        return JitMeasurement(None, None, "XLA is slow at convolutions on a CPU", {False: plain})
-    steps = {False: plain, True: make(True)}
-    for step in steps.values():
-        step.prepare(batch, [batch.size])
+    step = make(True)
+    if holds_convolution(step.model):
+        step.jit = False
+        step.prepare(batch)
+        return JitMeasurement(None, None, "XLA is slow at convolutions on a CPU", step)
+    try:
+        step.prepare(batch)
+    except tf.errors.OpError as error:
+        step.jit = False
+        return JitMeasurement(None, None, f"XLA does not compile this model ({type(error).__name__})", step)
     times: dict[bool, list[float]] = {False: [], True: []}
     begin = time.perf_counter()
     for repeat in range(_REPEATS):
         if repeat >= 3 and time.perf_counter() - begin > _BUDGET:
             break
-        for jit, step in steps.items():
+        for jit, taken in times.items():
             start = time.perf_counter()
-            step.rehearse(batch)
-            times[jit].append(time.perf_counter() - start)
+            step.rehearse(batch, jit)
+            taken.append(time.perf_counter() - start)
     medians = {jit: statistics.median(t) for jit, t in times.items()}
     reason = f"{medians[False] * 1e3:.2f} ms a step without XLA, {medians[True] * 1e3:.2f} ms with it"
-    return JitMeasurement(medians[False], medians[True], reason, steps)
+    return JitMeasurement(medians[False], medians[True], reason, step)
 
 
 def holds_convolution(model: keras.Model) -> bool:

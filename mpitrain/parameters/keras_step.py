@@ -29,7 +29,8 @@ class KerasStep:
         model: built, with all its trainable variables of one dtype, float32 or float64.
         loss: a Keras loss, its name, or a function of (targets, outputs); a reduction to one number is needed.
         metrics: what is counted beside the loss: ``("accuracy",)`` for outputs (batch, classes), or nothing.
-        jit: compile with XLA; each batch size is then compiled when it first occurs, or by ``prepare``.
+        jit: compile with XLA, for the batch sizes that ``prepare`` is told; batches of other sizes do without it, so
+            that nothing is compiled in the middle of a run.
         dropout_seed: replaces the state of the model's seed generators; give each rank another. None keeps them.
 
     Raises:
@@ -59,7 +60,9 @@ class KerasStep:
         self._row = ALIGNMENT // self.layout.dtype.itemsize
         self._state = ModelState(model, dropout_seed)
         self._parameter_tensors: dict[int, Any] = {}
-        self._step: Callable[[list[Any]], Any] | None = None
+        self._plain: Callable[[list[Any]], Any] | None = None
+        self._compiled: Callable[[list[Any]], Any] | None = None
+        self._compiled_sizes: set[int] = set()
         self._evaluation: Callable[[list[Any]], Any] | None = None
         self._own: np.ndarray | None = None
 
@@ -68,26 +71,31 @@ class KerasStep:
         return self.layout.pack([np.asarray(v) for v in self.model.trainable_variables])
 
     def prepare(self, batch: Batch, sizes: Iterable[int] = ()) -> None:
-        """Trace the step for batches like ``batch``, and compile it for every size of ``sizes``; nothing else changes.
+        """Trace the step for batches like ``batch``, and with ``jit`` compile it; nothing else changes.
 
         Args:
             batch: at least one sample, of the shapes and dtypes that ``run`` will see.
-            sizes: numbers of samples; without XLA one of them serves for all.
+            sizes: numbers of samples to compile for, by default those of ``batch``.
         """
-        if self._step is None:
-            self._step = _direct(self._function(self._gradient, batch, jit=self.jit))
-        wanted = sorted(set(sizes)) or [batch.size]
-        for size in wanted if self.jit else wanted[:1]:
-            self.rehearse(_resized(batch, size))
-
-    def rehearse(self, batch: Batch) -> None:
-        """One step at the model's own weights whose results are thrown away: for compiling and for timing."""
-        if self._step is None:
-            self.prepare(batch)
+        if self._plain is None:
+            self._plain = _direct(self._function(self._gradient, batch, jit=False))
+            self.rehearse(batch, jit=False)
+        if not self.jit:
             return
+        if self._compiled is None:
+            # Traced anew: for XLA, TensorFlow writes the gradient of a loop in another way.
+            self._compiled = _direct(self._function(self._gradient, batch, jit=True))
+        for size in sorted({*sizes} or {batch.size}):
+            self.rehearse(_resized(batch, size), jit=True)
+            self._compiled_sizes.add(size)
+
+    def rehearse(self, batch: Batch, jit: bool) -> None:
+        """One step at the model's own weights whose results are thrown away: for compiling and for timing."""
+        function = self._compiled if jit else self._plain
+        assert function is not None, "prepare comes first"
         if self._own is None:
             self._own = self.initial_parameters()
-        outputs = self._step([self._parameter_tensor(self._own), *self._state.tensors, *_flat_tensors(batch)])
+        outputs = function([self._parameter_tensor(self._own), *self._state.tensors, *_flat_tensors(batch)])
         memoryview(outputs[1]).tolist()
 
     def run(self, parameters: np.ndarray, batch: Batch, on_ready: OnReady | None = None) -> StepResult:
@@ -96,10 +104,11 @@ class KerasStep:
         Raises:
             InputError: ``parameters`` does not lie on an ``ALIGNMENT`` border in writable, contiguous memory.
         """
-        if self._step is None:
+        if self._plain is None:
             self.prepare(batch)
-        assert self._step is not None
-        outputs = self._step([self._parameter_tensor(parameters), *self._state.tensors, *_flat_tensors(batch)])
+        function = self._compiled if self.jit and batch.size in self._compiled_sizes else self._plain
+        assert function is not None
+        outputs = function([self._parameter_tensor(parameters), *self._state.tensors, *_flat_tensors(batch)])
         gradient = np.asarray(memoryview(outputs[0]))
         loss, *counts = memoryview(outputs[1]).tolist()
         self._state.tensors = outputs[2:]

@@ -17,7 +17,7 @@ from mpitrain.reporting.plot import plot_comparison, require_matplotlib
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, defaults_of, prepare, ticket_sizes
+from mpitrain.training.setup import Setup, choose, defaults_of, prepare
 from mpitrain.training.trainer import plan_lines
 
 
@@ -62,7 +62,7 @@ def compare_modes(
     setup = prepare(world, config, working)
     books = books_for(setup, modes, roles)
     output.store(config.as_dict() | {"mode": None, "run_dir": None})
-    choose(setup, {s for m in modes for s in ticket_sizes(books[m], MODES[m].sharing(len(roles[m].workers)))})
+    choose(setup, setup.full_batch)
     results = [_run(setup, output, mode, roles[mode], books[mode], target_accuracy) for mode in modes]
     comparison = Comparison(config.model, setup.description.dataset, results)
     with phase(world, "writing the comparison"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mpitrain.cluster.agreement import agree
 from mpitrain.cluster.world import World
 from mpitrain.errors import InputError, MpitrainError
+
+log = logging.getLogger("mpitrain")
 
 
 @contextmanager
@@ -18,6 +21,7 @@ def phase(world: World, name: str) -> Iterator[None]:
         AgreedExit: on every rank, when the block raised a :class:`MpitrainError` on any.
     """
     error: MpitrainError | None = None
+    log.info("%s", name)
     try:
         yield
     except MpitrainError as wrong:

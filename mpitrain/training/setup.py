@@ -14,7 +14,7 @@ from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.config import RunConfig
 from mpitrain.data.mnist import Dataset, load
 from mpitrain.errors import InputError
-from mpitrain.exchange.tickets import Ticket, TicketBook
+from mpitrain.exchange.tickets import Ticket
 from mpitrain.models import MODELS
 from mpitrain.parameters.layout import Layout, aligned_zeros
 from mpitrain.parameters.optimizers import OptimizerSpec
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _WORTH_IT = 0.95
-"""XLA must save so much of a step's time to be chosen: it costs memory, and a compilation for each batch size."""
+"""XLA must save so much of a step's time to be chosen: it costs memory, and time to compile."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,11 @@ class Setup:
     initial_state: np.ndarray | None = None
     jit: bool = False
     jit_reason: str = "as asked"
+
+    @property
+    def full_batch(self) -> int:
+        """Samples in a full batch of one worker."""
+        return min(self.description.batch_size, self.description.samples)
 
 
 def prepare(
@@ -141,45 +146,37 @@ def prepare(
     return Setup(world, config, description, initial, threads, made[0] if made else None, step, feed, state)
 
 
-def ticket_sizes(book: TicketBook, parts: int) -> set[int]:
-    """Every number of samples that a worker's batch can have in a run whose tickets are cut in ``parts``."""
-    per_epoch = [book.size, book.samples - (book.per_epoch - 1) * book.size]
-    tickets = {size for size in per_epoch if size}
-    tickets.add(book.samples_after(book.updates) - book.samples_after(book.updates - 1))
-    counts = {Ticket(0, 0, 0, size).part(i, parts).size for size in tickets for i in range(parts)}
-    return counts - {0}
-
-
-def choose(setup: Setup, sizes: set[int]) -> None:
-    """Decide by measuring whether the gradient step is compiled with XLA, the same on all ranks; then trace it.
+def choose(setup: Setup, size: int) -> None:
+    """Trace the gradient step, and decide by measuring whether XLA compiles it, the same on all ranks.
 
     Args:
         setup: its step is made ready.
-        sizes: of the batches that the run will have, all of which are traced or compiled now.
+        size: samples of a full batch, for which alone XLA is used; the odd last one of an epoch does without it.
 
     Raises:
         AgreedExit: on every rank, when the model cannot be traced on any.
     """
-    steps: dict[bool, KerasStep] = {}
     measured: tuple[float | None, float | None, str] | None = None
-    make, feed = setup.make, setup.feed
+    make, feed, config = setup.make, setup.feed, setup.config
     with phase(setup.world, "tracing the gradient step"):
-        if make is not None and feed is not None and setup.config.jit == "auto":
-            from mpitrain.parameters.keras_jit import measure_jit
+        if make is not None and feed is not None:
+            batch = feed.batch(Ticket(0, 0, 0, size))
+            if config.jit == "auto":
+                from mpitrain.parameters.keras_jit import measure_jit
 
-            found = measure_jit(make, feed.batch(Ticket(0, 0, 0, max(sizes))))
-            steps, measured = found.steps, (found.plain, found.compiled, found.reason)
-    if setup.config.jit == "auto":
+                found = measure_jit(make, batch)
+                setup.step, measured = found.step, (found.plain, found.compiled, found.reason)
+            else:
+                setup.step = make(config.jit == "on")
+                setup.step.prepare(batch)
+    setup.jit = config.jit == "on"
+    if config.jit == "auto":
         told = [m for m in setup.world.gather_all(measured, "choosing by measurement") if m is not None]
         times = [(plain, compiled) for plain, compiled, _ in told if plain is not None and compiled is not None]
         setup.jit = bool(times) and sum(c for _, c in times) < _WORTH_IT * sum(p for p, _ in times)
         setup.jit_reason = told[0][2]
-    else:
-        setup.jit = setup.config.jit == "on"
-    with phase(setup.world, "compiling the gradient step"):
-        if make is not None and feed is not None:
-            setup.step = steps.get(setup.jit) or make(setup.jit)
-            setup.step.prepare(feed.batch(Ticket(0, 0, 0, max(sizes))), sizes)
+    if setup.step is not None:
+        setup.step.jit = setup.jit
 
 
 def set_threads(world: World, config: RunConfig, workers: tuple[int, ...]) -> int:

@@ -16,7 +16,7 @@ from mpitrain.reporting.summary import Summary
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, defaults_of, prepare, ticket_sizes
+from mpitrain.training.setup import Setup, choose, defaults_of, prepare
 
 
 class Trainer:
@@ -84,7 +84,7 @@ class Trainer:
         output = Output(world, roles, config)
         setup = prepare(world, config, roles.workers, self._model, data)
         book, cuts = schedule(setup, config.mode, len(roles.workers))
-        choose(setup, ticket_sizes(book, MODES[config.mode].sharing(len(roles.workers))))
+        choose(setup, setup.full_batch)
         with open_progress(world, roles, book, config.eval_on) as progress:
             output.resolved(setup, book, progress)
             run = Run(setup, config.mode, roles, book, cuts, progress, output.run_dir)
