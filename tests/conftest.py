@@ -14,7 +14,8 @@ Seen = list[dict[str, Any]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without root neither network namespaces nor Slurm can be made: those tests are left out, and counted."""
+    """Slow tests last; without root neither network namespaces nor Slurm can be made: they are left out and counted."""
+    items.sort(key=lambda item: ("benchmarks" in item.path.parts, item.get_closest_marker("root") is not None))
     if os.geteuid() == 0:
         return
     kept = [item for item in items if item.get_closest_marker("root") is None]

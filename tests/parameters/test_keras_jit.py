@@ -10,6 +10,7 @@ from mpitrain.parameters.step import Batch
 
 
 def test_both_paths_are_measured_prepared_and_equal():
+    keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((6,)), layers.Dense(4), layers.BatchNormalization()])
     random = np.random.default_rng(0)
     batch = Batch(random.normal(size=(8, 6)).astype(np.float32), np.arange(8, dtype=np.int32) % 4)
@@ -27,7 +28,8 @@ def test_both_paths_are_measured_prepared_and_equal():
         results.append((result.gradient.copy(), result.state.copy()))
     plain, compiled = results
     np.testing.assert_allclose(plain[0], compiled[0], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(plain[1], compiled[1], rtol=1e-6)
+    # Averages near zero are differences of float32 sums of order 1e-2.
+    np.testing.assert_allclose(plain[1], compiled[1], rtol=1e-6, atol=5e-9)
 
 
 def test_convolutions_are_not_tried_under_xla():
