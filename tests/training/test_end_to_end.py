@@ -64,7 +64,7 @@ def test_the_history_is_the_same_in_both_files_and_agrees_with_the_summary(mode:
     assert evaluations[-1]["val_accuracy"] == pytest.approx(summary["val_accuracy"])
     assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
-    assert all(row["learning_rate"] == pytest.approx(0.01) for row in rows)
+    assert all(row["learning_rate"] == pytest.approx(0.003) for row in rows)
     assert rows[-1]["samples"] == 5500
     assert rows[-1]["epoch"] == 1
     assert all((row["staleness_mean"] is None) == (mode == "allreduce") for row in rows if row["loss"] is not None)
@@ -77,7 +77,7 @@ def test_one_rank_speaks(mode: str, trained: Trained) -> None:
     assert len(re.findall(r"^writing to ", out, re.MULTILINE)) == 1
     updates = json.loads((trained(mode)[1] / "summary.json").read_text())["updates"]
     assert len(re.findall(r"^evaluation at step \d+", out, re.MULTILINE)) == -(-updates // 20)
-    assert re.search(r"^step \d+  .*loss .*samples/s.*lr 0\.01", out, re.MULTILINE)
+    assert re.search(r"^step \d+  .*loss .*samples/s.*lr 0\.003", out, re.MULTILINE)
     assert "\r" not in out
     assert "\x1b" not in out
 
@@ -96,7 +96,7 @@ def test_the_stored_configuration_starts_the_same_run_again(mode: str, trained: 
     _, folder = trained(mode)
     stored = json.loads((folder / "config.json").read_text())
     assert (stored["mode"], stored["batch_size"], stored["epochs"]) == (mode, 32, 1.0)
-    assert (stored["optimizer"], stored["learning_rate"]) == ("adam", 0.01)
+    assert (stored["optimizer"], stored["learning_rate"]) == ("adam", 0.003)
     assert stored["jit"] in ("on", "off"), "what was measured is stored as a choice"
     again = launch(3, ["-m", "mpitrain", "--config", str(folder / "config.toml"), "--dry-run"], cwd=tmp_path).check()
     shown = dict(item.split("=", 1) for item in again.out.splitlines()[1].split("  "))
