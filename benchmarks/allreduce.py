@@ -14,8 +14,9 @@ import time
 from mpi4py import MPI
 
 from benchmarks.table import Row, show
+from mpitrain.cluster.job import start_mpi, stop_mpi
 from mpitrain.cluster.roles import assign
-from mpitrain.cluster.world import World, start_mpi, stop_mpi
+from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
 from mpitrain.exchange.base import Plan
 from mpitrain.exchange.registry import open_exchange

@@ -41,11 +41,10 @@ def loss() -> keras.losses.Loss:
 
 def ours(spec: ModelSpec, batches: list[Batch]) -> Callable[[], None]:
     """A turn of our steps, with the path that measuring at start chooses."""
-    model = spec.build(0)
-    found = measure_jit(lambda jit: KerasStep(model, loss(), jit=jit), batches[0])
+    step = KerasStep(spec.build(0), loss())
+    found = measure_jit(step, batches[0])
     jit = found.compiled is not None and found.plain is not None and found.compiled < found.plain
     print(f"ours: jit={jit} ({found.reason})")
-    step = found.step
     step.jit = jit
     parameters = step.initial_parameters()
     optimizer = make_optimizer(OptimizerSpec(spec.optimizer), step.layout)

@@ -42,6 +42,9 @@ class RunConfig:
         max_bad_gradients: Gradients with NaN or infinity that are dropped before the run ends.
         from_tf1: Start the mlp or lstm with the initial weights and loss of the TensorFlow 1 programs.
         allow_gpu: Do not hide GPUs from TensorFlow.
+        stall_timeout: Seconds without progress of a rank after which the others end the run (a warning comes at a
+            third).
+        start_timeout: The same until the first step is done, for imports, reading data, making and compiling the model.
     """
 
     mode: Mode = "allreduce"
@@ -67,6 +70,8 @@ class RunConfig:
     max_bad_gradients: int = 0
     from_tf1: bool = False
     allow_gpu: bool = False
+    stall_timeout: float = 60.0
+    start_timeout: float = 300.0
 
     def validate(self) -> None:
         """Check every value that can be checked without data, model or ranks.
@@ -85,6 +90,8 @@ class RunConfig:
             _check(name, getattr(self, name), lambda v: 1 <= v < 2**31, "at least 1 and below 2**31")
         for name in ("warmup_steps", "seed", "max_bad_gradients"):
             _check(name, getattr(self, name), lambda v: 0 <= v < 2**31, "at least 0 and below 2**31")
+        for name in ("stall_timeout", "start_timeout"):
+            _check(name, getattr(self, name), lambda v: 1 <= v <= 86400, "a number of seconds from 1 to 86400")
         for name in ("epochs", "learning_rate"):
             _check(name, getattr(self, name), lambda v: math.isfinite(v) and v > 0, "a finite number above 0")
         eval_distance(self.eval_every)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes of ``python -m mpitrain``."""
+    """The exit codes of ``python -m mpitrain``; ``docs/exit-codes.md`` says what each launcher makes of them."""
 
     DONE = 0
     BAD_INPUT = 2
     DIVERGED = 65
     OWN_FAILURE = 70
     PEER_FAILED = 71
+    STALLED = 72
+    OUT_OF_MEMORY = 73
+    PREEMPTED = 75
 
 
 class MpitrainError(Exception):
@@ -40,6 +44,13 @@ class AgreementError(MpitrainError):
     exit_code = ExitCode.OWN_FAILURE
 
 
+class PeerLostError(MpitrainError):
+    """A peer's process is gone, or cannot be reached."""
+
+    exit_code = ExitCode.PEER_FAILED
+
+
 def complain(reason: str) -> None:
     """Print one sentence to standard error."""
-    print(f"mpitrain: error: {reason}", file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # a terminal that has gone away must not change how a run ends
+        print(f"mpitrain: error: {reason}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from mpitrain.cli.arguments import parse
 from mpitrain.cluster.launcher import Launch, read_launch
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError, MpitrainError, complain
-from mpitrain.models import MODELS
+from mpitrain.models import check_name
 
 _PAGES = ("--help", "-h", "--version")
 
@@ -47,12 +47,13 @@ def _together(
 ) -> int:
     from mpitrain.cluster.agreement import AgreedExit, agree
     from mpitrain.cluster.hooks import install_hooks
-    from mpitrain.cluster.world import start_mpi, stop_mpi
+    from mpitrain.cluster.job import start_mpi, stop_mpi
     from mpitrain.training.phases import check_same, phase
 
     install_hooks()
     try:
-        world = start_mpi()
+        options = arguments.get("options", RunConfig())
+        world = start_mpi(options.stall_timeout, options.start_timeout) if error is None else start_mpi()
     except InputError as wrong:
         return _fail(wrong) if launch.speaks else wrong.exit_code
     try:
@@ -77,9 +78,7 @@ def _get_data(options: RunConfig, launch: Launch) -> MpitrainError | None:
 
     try:
         options.validate()
-        if options.model not in MODELS and ":" not in options.model:
-            known = ", ".join(MODELS)
-            raise InputError(f"--model {options.model} is none of {known}, nor your own PACKAGE.MODULE:FUNCTION")
+        check_name(options.model)
         data_dir = None if options.data_dir is None else Path(options.data_dir)
         locate(options.dataset, data_dir, report=_tell if launch.speaks else _say_nothing)
     except MpitrainError as error:

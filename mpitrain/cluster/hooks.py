@@ -11,30 +11,49 @@ import threading
 import traceback
 from types import TracebackType
 
+from mpitrain.cluster import leaving, watchdog
+from mpitrain.cluster.launcher import read_launch
+from mpitrain.cluster.memory import gigabytes, is_memory_error, node_memory, peak_memory
 from mpitrain.cluster.mpi import MPI
-from mpitrain.errors import ExitCode, MpitrainError
+from mpitrain.cluster.waiting import now
+from mpitrain.errors import ExitCode, MpitrainError, PeerLostError, complain
+
+_PATIENCE = 2.0  # seconds in which the watchdog notices that an error of MPI's is another rank's end
+_LAST_WORDS = 5.0  # seconds for the watchdog to tell the others and write the files
 
 
 def install_hooks() -> None:
-    """Make an uncaught exception in any thread print its traceback with the rank, and abort all ranks.
+    """Make an uncaught exception in any thread print its traceback with the rank, and end all ranks.
 
     ``MPITRAIN_NO_EXCEPTHOOK=1`` leaves Python's own hooks in place.
     """
     if os.environ.get("MPITRAIN_NO_EXCEPTHOOK") != "1":
         sys.excepthook = _fail
-        threading.excepthook = lambda args: _fail(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
+        threading.excepthook = _fail_in_thread
+
+
+def _fail_in_thread(args: threading.ExceptHookArgs) -> None:
+    if not issubclass(args.exc_type, SystemExit):
+        _fail(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
 
 
 def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    running = MPI.Is_initialized() and not MPI.Is_finalized()
-    who = f"rank {MPI.COMM_WORLD.rank} on {os.uname().nodename}" if running else "mpitrain"
+    dog = watchdog.current
+    if dog is not None and isinstance(error, PeerLostError | MPI.Exception):
+        dog.give_way(_PATIENCE)
+    who = dog.me.name if dog is not None else "mpitrain"
+    where = f"'{now.operation}' at step {now.step}"
     if isinstance(error, MpitrainError):
-        code = error.exit_code
-        print(f"mpitrain: error: {who}: {error}", file=sys.stderr, flush=True)
+        code, cause = error.exit_code, f"{who}: {error}"
     else:
-        code = ExitCode.OWN_FAILURE
         text = "".join(traceback.format_exception(kind, error, trace))
-        print(f"mpitrain: {who} failed:\n{text}", file=sys.stderr, end="", flush=True)
-    if running and MPI.COMM_WORLD.size > 1:
-        MPI.COMM_WORLD.Abort(int(code))
-    os._exit(int(code))
+        print(f"mpitrain: {who} failed in {where}:\n{text}", file=sys.stderr, end="", flush=True)
+        code, cause = ExitCode.OWN_FAILURE, f"{who} failed in {where} with {kind.__name__}: {error}"
+    if is_memory_error(error):
+        have = f"its peak was {gigabytes(peak_memory())}, the node has {gigabytes(node_memory())}"
+        code, cause = ExitCode.OUT_OF_MEMORY, f"{who} ran out of memory in {where}: {have}"
+    if code is not ExitCode.OWN_FAILURE or isinstance(error, MpitrainError):
+        complain(cause)
+    if dog is not None:
+        dog.fail(code, cause, _LAST_WORDS)
+    leaving.leave(code, read_launch())

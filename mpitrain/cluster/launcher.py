@@ -37,6 +37,18 @@ class Launch:
         """Whether this process is the one that prints what all would print."""
         return self.rank == 0
 
+    @property
+    def under_srun(self) -> bool:
+        """Whether srun itself started this process, and no mpirun of an MPI."""
+        return self.kind in ("pmix", "slurm") or (
+            self.kind == "pmi" and os.environ.get("SLURM_STEP_ID", "") not in _BATCH_STEPS
+        )
+
+    @property
+    def under_mpirun(self) -> bool:
+        """Whether an MPI's own launcher started this process."""
+        return self.kind in ("openmpi", "pmi") and not self.under_srun
+
 
 def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launcher's description of this process; ``Launch("none", 1, 0)`` where nobody launched it."""

@@ -1,10 +1,14 @@
 """The one door to mpi4py: through it the import starts nothing.
 
-``MPI_Init`` holds the interpreter lock, so no Python thread could end a rank that is stuck in it: ``world.start_mpi``
-calls it under a C timer. And before it runs, the launcher must have been compared with the library.
+mpi4py holds the interpreter lock in ``MPI_Init``, ``MPI_Finalize`` and ``MPI_Abort``, so no thread could end a rank
+that is stuck in one of them. Here they are called through ctypes, which lets the lock go: the watchdog stays awake.
+And before ``MPI_Init``, the launcher must have been compared with the library.
 """
 
 from __future__ import annotations
+
+import ctypes
+from functools import cache
 
 import mpi4py
 
@@ -13,4 +17,31 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
 
-__all__ = ["MPI"]
+__all__ = ["MPI", "abort", "finalize", "initialize"]
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    # mpi4py's own module: whatever MPI library it is bound to is found through it.
+    return ctypes.CDLL(MPI.__file__)
+
+
+def initialize() -> None:
+    """``MPI_Init_thread`` for a main thread that makes all calls, whichever thread that is."""
+    provided = ctypes.c_int()
+    _library().MPI_Init_thread(None, None, int(MPI.THREAD_SERIALIZED), ctypes.byref(provided))
+    # What mpi4py's own call would have done: errors become exceptions. Duplicates and splits inherit it.
+    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+
+def finalize() -> None:
+    """``MPI_Finalize``."""
+    _library().MPI_Finalize()
+
+
+def abort(code: int) -> None:
+    """``MPI_Abort`` of the whole job; it may not come back, and may not work while a peer is out of reach."""
+    handle_type = {4: ctypes.c_int, 8: ctypes.c_void_p}[MPI._sizeof(MPI.COMM_WORLD)]
+    handle = handle_type.from_address(MPI._addressof(MPI.COMM_WORLD))
+    _library().MPI_Abort(handle, ctypes.c_int(code))

@@ -1,44 +1,80 @@
-"""The one place through which a rank waits for others.
+"""What this rank does now, and the one place through which it waits for others.
 
 MPI waits by spinning. Where ranks outnumber cores that spinning takes the core from whoever is waited for, so an idle
 wait sleeps between its tests there; where each rank has a core of its own, MPI's own wait reacts fastest.
+
+The watchdog reads from ``now`` what to tell the other ranks, at moments of its own choosing: whoever writes it writes
+single attributes and never waits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from enum import IntEnum
+from types import TracebackType
 
 from mpitrain.cluster.mpi import MPI
 
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two tests of a sleeping wait
 
 
-@dataclass
-class Wait:
-    """What a rank waits for: the operation, the training step, and the ranks that must act first."""
+class Stage(IntEnum):
+    """How far a rank's life has come; it decides how long the others are patient with it."""
 
-    operation: str
-    step: int
-    ranks: tuple[int, ...]
-    since: float = field(default_factory=time.monotonic)
-
-
-current: Wait | None = None
-"""What this process waits for now, or None while it works; a message about a stuck run names it."""
+    REST = 0
+    """The user's own code runs, outside of any run."""
+    START = 1
+    RUN = 2
+    LEAVING = 3
 
 
-@contextmanager
-def waiting(operation: str, step: int, ranks: Sequence[int]) -> Iterator[None]:
-    """Record that this rank waits in ``operation`` at ``step`` for ``ranks``."""
-    global current
-    outer, current = current, Wait(operation, step, tuple(ranks))
-    try:
-        yield
-    finally:
-        current = outer
+class Activity:
+    """What this process does: read by the watchdog, written by the main thread.
+
+    Args:
+        stage: how far the rank's life has come.
+    """
+
+    __slots__ = ("moves", "operation", "ranks", "stage", "step")
+
+    def __init__(self, stage: Stage = Stage.REST) -> None:
+        self.stage = stage
+        self.operation = "starting"
+        self.step = 0
+        self.ranks: tuple[int, ...] | None = None
+        """Ranks of the job that must act first; empty for all others; None while this rank works."""
+        self.moves = 0
+        """Grows with everything that is begun or done: a rank whose count stands still does not come on."""
+
+    def work(self, operation: str, step: int | None = None) -> None:
+        """Note that this rank begins ``operation``, at ``step`` if that has changed."""
+        self.operation = operation
+        if step is not None:
+            self.step = step
+        self.moves += 1
+
+
+now = Activity()
+"""This process."""
+
+
+class waiting:
+    """While the block runs this rank waits in ``operation`` at ``step`` for ``ranks`` (empty: for all others)."""
+
+    __slots__ = ("_before", "_operation", "_ranks", "_step")
+
+    def __init__(self, operation: str, step: int, ranks: tuple[int, ...] = ()) -> None:
+        self._operation, self._step, self._ranks = operation, step, ranks
+
+    def __enter__(self) -> None:
+        self._before = now.operation, now.ranks
+        now.operation, now.ranks, now.step = self._operation, self._ranks, self._step
+        now.moves += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, t: TracebackType | None) -> None:
+        now.operation, now.ranks = self._before
+        now.moves += 1
 
 
 def idle(requests: Sequence[MPI.Request], sleeping: bool) -> None:

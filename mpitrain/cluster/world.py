@@ -1,9 +1,7 @@
-"""The MPI world of a run: starting and ending MPI, and the communicator with what is known of its nodes."""
+"""The ranks of a run: their communicator, and what is known of their nodes."""
 
 from __future__ import annotations
 
-import atexit
-import faulthandler
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,43 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.cluster import launcher
 from mpitrain.cluster.cores import visible_cores
 from mpitrain.cluster.mpi import MPI
 from mpitrain.cluster.waiting import idle, waiting
 
 MAX_COUNT = 2**31 - 1
 """The largest number of elements in one MPI message."""
-
-
-def start_mpi(timeout: float = 300.0) -> World:
-    """Start MPI, unless it runs already, and return the world on a communicator of its own.
-
-    Args:
-        timeout: seconds after which a rank that is stuck in ``MPI_Init`` prints its stack and exits.
-
-    Raises:
-        InputError: where the launcher and the MPI library do not belong together.
-    """
-    launch = launcher.read_launch()
-    if not MPI.Is_initialized():
-        launcher.check_library(launch, MPI.Get_library_version())
-        launcher.skip_network_probes(launch, MPI.Get_library_version())
-        faulthandler.dump_traceback_later(timeout, exit=True)
-        MPI.Init_thread(MPI.THREAD_SERIALIZED)
-        faulthandler.cancel_dump_traceback_later()
-        # A user's script that made a trainer ends without a word of MPI.
-        atexit.register(stop_mpi)
-    launcher.check_size(launch, MPI.COMM_WORLD.size)
-    return World.of(MPI.COMM_WORLD)
-
-
-def stop_mpi(timeout: float = 60.0) -> None:
-    """End MPI, if it runs; a rank that is stuck in ``MPI_Finalize`` exits after ``timeout`` seconds."""
-    if MPI.Is_initialized() and not MPI.Is_finalized():
-        faulthandler.dump_traceback_later(timeout, exit=True)
-        MPI.Finalize()
-        faulthandler.cancel_dump_traceback_later()
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,24 +25,28 @@ class World:
     Args:
         comm: a duplicate that nobody else uses.
         hosts: host name of each rank.
-        node: the ranks on this rank's node (they share memory).
-        masks: the visible cores of each rank of ``node``.
+        leaders: the lowest rank on each rank's node (the ranks of a node share memory).
+        masks: the visible cores of each rank of this rank's node.
+        origin: each rank's number in the whole job.
     """
 
     comm: MPI.Intracomm
     hosts: tuple[str, ...]
-    node: tuple[int, ...]
+    leaders: tuple[int, ...]
     masks: tuple[frozenset[int], ...]
+    origin: tuple[int, ...]
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> World:
         """Duplicate ``comm`` and find out which of its ranks share a node."""
-        own = MPI.Intracomm(comm.Dup())
-        shared = own.Split_type(MPI.COMM_TYPE_SHARED)
-        near = shared.allgather((own.rank, visible_cores()))
-        shared.Free()
-        hosts = tuple(own.allgather(socket.gethostname()))
-        return cls(own, hosts, tuple(r for r, _ in near), tuple(m for _, m in near))
+        with waiting("making a communicator", 0):
+            own = MPI.Intracomm(comm.Dup())
+            shared = own.Split_type(MPI.COMM_TYPE_SHARED)
+            near = shared.allgather((own.rank, visible_cores()))
+            shared.Free()
+            table = own.allgather((socket.gethostname(), near[0][0], MPI.COMM_WORLD.rank))
+        hosts, leaders, origin = (tuple(column) for column in zip(*table, strict=True))
+        return cls(own, hosts, leaders, tuple(mask for _, mask in near), origin)
 
     @property
     def rank(self) -> int:
@@ -86,6 +57,11 @@ class World:
     def size(self) -> int:
         """Number of processes."""
         return self.comm.size
+
+    @cached_property
+    def node(self) -> tuple[int, ...]:
+        """The ranks on this rank's node."""
+        return tuple(r for r, leader in enumerate(self.leaders) if leader == self.leaders[self.rank])
 
     @cached_property
     def crowded(self) -> bool:
@@ -106,26 +82,34 @@ class World:
         comm.Free()
         return world
 
+    @cached_property
+    def others(self) -> tuple[int, ...]:
+        """The other ranks, by their number in the whole job."""
+        return tuple(r for r in self.origin if r != self.origin[self.rank])
+
     def meet(self, operation: str, step: int = 0) -> None:
         """Return when every rank has come here; where ranks outnumber cores, sleep until then."""
-        with waiting(operation, step, [r for r in range(self.size) if r != self.rank]):
+        with waiting(operation, step, self.others):
             idle([self.comm.Ibarrier()], self.crowded)
 
     def gather_all(self, value: Any, operation: str, step: int = 0) -> list[Any]:
         """Every rank's (small) object, in rank order, on every rank; not for the hot path."""
         self.meet(operation, step)
-        return list(self.comm.allgather(value))
+        with waiting(operation, step, self.others):
+            return list(self.comm.allgather(value))
 
     def share(self, value: Any, root: int, operation: str, step: int = 0) -> Any:
         """``root``'s object on every rank; not for the hot path."""
         self.meet(operation, step)
-        return self.comm.bcast(value, root)
+        with waiting(operation, step, self.others):
+            return self.comm.bcast(value, root)
 
     def sum_all(self, values: np.ndarray, operation: str, step: int = 0) -> np.ndarray:
         """The sum over ranks, added in rank order, of float64 ``values``, the same bits on every rank."""
         table = np.empty((self.size, values.size))
         self.meet(operation, step)
-        self.comm.Allgather(np.ascontiguousarray(values, np.float64), table)
+        with waiting(operation, step, self.others):
+            self.comm.Allgather(np.ascontiguousarray(values, np.float64), table)
         return table.sum(axis=0)
 
     def free(self) -> None:

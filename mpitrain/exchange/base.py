@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
@@ -12,8 +13,17 @@ import numpy as np
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.step import StepResult
 
-OnCut = Callable[[int, bool], bool]
-"""``on_cut(version, last)``: every rank calls it with the same parameters in hand; True ends the run there."""
+
+class Cut(IntEnum):
+    """Why all ranks meet: on the way, at the end, or because somebody asked for an early end."""
+
+    ON_THE_WAY = 0
+    LAST = 1
+    STOPPED = 2
+
+
+OnCut = Callable[[int, Cut], bool]
+"""``on_cut(version, why)``: every rank calls it with the same parameters in hand; True ends the run there."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class Plan:
         state: length of ``StepResult.state``.
         undivided: whether gradients of summed losses are added and not averaged.
         max_bad_gradients: how many gradients with NaN or infinity are dropped before the run ends.
+        stopping: whether this rank has been asked to end the run early; the ranks agree on the step.
     """
 
     book: TicketBook
@@ -37,6 +48,7 @@ class Plan:
     state: int = 0
     undivided: bool = False
     max_bad_gradients: int = 0
+    stopping: Callable[[], bool] = lambda: False
 
 
 @dataclass

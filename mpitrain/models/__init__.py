@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mpitrain.errors import InputError
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -39,3 +41,16 @@ MODELS = {
     "cnn": ModelSpec(_builder("cnn"), 100, "adam", 0.001),
 }
 """By the names that ``--model`` takes."""
+
+
+def check_name(model: str) -> None:
+    """Whether ``model`` is a name of ``MODELS`` or of the form PACKAGE.MODULE:FUNCTION, which need not exist.
+
+    Raises:
+        InputError: it is neither.
+    """
+    module, _, function = model.partition(":")
+    if model not in MODELS and not (module and function):
+        raise InputError(
+            f"--model {model} is none of {', '.join(MODELS)}, nor PACKAGE.MODULE:FUNCTION with a function of yours"
+        )

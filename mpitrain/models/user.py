@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from mpitrain.errors import InputError
+from mpitrain.models import check_name
 from mpitrain.parameters.keras_loss import implied_loss, resolve_loss
 from mpitrain.parameters.keras_optimizers import spec_from_keras
 from mpitrain.parameters.optimizers import OptimizerSpec
@@ -52,9 +53,8 @@ def load_user_model(path: str, seed: int, batch: Batch, classes: int) -> UserMod
 
 def find_function(path: str) -> Callable[[], Any]:
     """The function that ``path`` (``PACKAGE.MODULE:FUNCTION``) names; raises ``InputError`` where there is none."""
-    module_name, colon, function_name = path.partition(":")
-    if not colon or not module_name or not function_name:
-        raise InputError(f"The model '{path}' is neither a known name nor of the form PACKAGE.MODULE:FUNCTION.")
+    check_name(path)
+    module_name, _, function_name = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

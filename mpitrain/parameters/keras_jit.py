@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
@@ -26,35 +25,32 @@ class JitMeasurement:
         plain: seconds a step without XLA, the median; None where it was not measured, for there was no choice.
         compiled: seconds a step with XLA, or None where it was not tried.
         reason: why, for the log.
-        step: prepared for both; set its ``jit`` to what is chosen.
     """
 
     plain: float | None
     compiled: float | None
     reason: str
-    step: KerasStep
 
 
-def measure_jit(make: Callable[[bool], KerasStep], batch: Batch) -> JitMeasurement:
+def measure_jit(step: KerasStep, batch: Batch) -> JitMeasurement:
     """Time the step of one model with and without XLA, in turn.
 
     XLA's convolutions take twice as long as TensorFlow's on a CPU, and compiling them takes seconds: a model that
     holds one is not tried.
 
     Args:
-        make: a new step for ``jit`` False or True.
+        step: becomes prepared for both, as far as XLA was tried; set its ``jit`` to what is chosen.
         batch: real samples, as many as a training step has.
     """
-    step = make(True)
-    if holds_convolution(step.model):
-        step.jit = False
+    step.jit = not holds_convolution(step.model)
+    if not step.jit:
         step.prepare(batch)
-        return JitMeasurement(None, None, "XLA is slow at convolutions on a CPU", step)
+        return JitMeasurement(None, None, "XLA is slow at convolutions on a CPU")
     try:
         step.prepare(batch)
     except tf.errors.OpError as error:
         step.jit = False
-        return JitMeasurement(None, None, f"XLA does not compile this model ({type(error).__name__})", step)
+        return JitMeasurement(None, None, f"XLA does not compile this model ({type(error).__name__})")
     times: dict[bool, list[float]] = {False: [], True: []}
     begin = time.perf_counter()
     for repeat in range(_REPEATS):
@@ -66,7 +62,7 @@ def measure_jit(make: Callable[[bool], KerasStep], batch: Batch) -> JitMeasureme
             taken.append(time.perf_counter() - start)
     medians = {jit: statistics.median(t) for jit, t in times.items()}
     reason = f"{medians[False] * 1e3:.2f} ms a step without XLA, {medians[True] * 1e3:.2f} ms with it"
-    return JitMeasurement(medians[False], medians[True], reason, step)
+    return JitMeasurement(medians[False], medians[True], reason)
 
 
 def holds_convolution(model: keras.Model) -> bool:

@@ -34,9 +34,11 @@ class BytesPerUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """How a run went. None stands for what does not apply or was not measured.
+    """How a run went that came to an agreed end. None stands for what does not apply or was not measured.
 
     Args:
+        status: ``complete``, or ``preempted`` where a signal asked for an early end.
+        cause: of an early end.
         batch_size: samples of one worker's batch; ``global_batch`` those of all workers' batches together.
         samples: samples handed out; ``epochs`` the same in passes over the data.
         samples_per_second: of all workers on the training clock, without start-up and the first ten steps.
@@ -78,9 +80,34 @@ class Summary:
     choices: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     peak_memory: Mapping[int, int] = field(default_factory=dict)
+    status: str = "complete"
+    cause: str | None = None
 
 
-def write_summary(run_dir: Path, summary: Summary) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class BrokenOff:
+    """What ``summary.json`` says of a run that did not come to its end.
+
+    Args:
+        status: ``failed``, ``stalled`` or ``interrupted``.
+        cause: one sentence.
+        exit_code: of the ranks.
+        rank: where it began, where that is one rank.
+        step: where that rank was.
+        peak_memory: rank → the most bytes that it was known to hold in memory.
+    """
+
+    status: str
+    cause: str
+    exit_code: int
+    rank: int | None
+    step: int
+    mode: str
+    model: str
+    peak_memory: Mapping[int, int] = field(default_factory=dict)
+
+
+def write_summary(run_dir: Path, summary: Summary | BrokenOff) -> Path:
     """Write ``summary.json`` atomically, and say where it is."""
     path = run_dir / "summary.json"
     write_json(path, summary)
@@ -102,6 +129,7 @@ def _rows(s: Summary) -> list[tuple[str, str]]:
     if s.servers:
         ranks = f"{show.plural(s.servers, 'server')}, {ranks}"
     rows = [
+        ("status", "" if s.status == "complete" else f"{s.status}: {s.cause}"),
         ("mode", f"{s.mode}, {ranks}, {show.plural(s.threads, 'thread')} each"),
         ("model", f"{s.model}, {s.parameter_count:,} parameters, on {s.dataset}"),
         ("batch", f"{s.batch_size:,} per worker, {s.global_batch:,} global"),

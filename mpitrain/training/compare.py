@@ -15,7 +15,7 @@ from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.comparison import Comparison, ModeResult, print_comparison, write_comparison
 from mpitrain.reporting.plot import plot_comparison, require_matplotlib
 from mpitrain.training.output import Output, open_progress
-from mpitrain.training.phases import phase
+from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
 from mpitrain.training.setup import Setup, choose, defaults_of, prepare
 from mpitrain.training.trainer import plan_lines
@@ -57,23 +57,47 @@ def compare_modes(
             print(line, flush=True)
     if dry_run:
         return None
+    with running():
+        return _compare(world, config, roles, modes, target_accuracy, speaker)
+
+
+def _compare(
+    world: World,
+    config: RunConfig,
+    roles: dict[str, Roles],
+    modes: Sequence[str],
+    target_accuracy: float,
+    speaker: Roles,
+) -> Comparison:
     output = Output(world, speaker, config, "compare")
+    with output.accounting():
+        comparison = _run_all(world, config, roles, modes, target_accuracy, output)
+        with phase(world, "writing the comparison"):
+            if output.run_dir is not None:
+                write_comparison(output.run_dir, comparison)
+                plot_comparison(output.run_dir, comparison)
+    if world.rank == speaker.chief:
+        print_comparison(comparison, sys.stdout)
+        print(f"written to {output.path}", flush=True)
+    output.close()
+    return comparison
+
+
+def _run_all(
+    world: World,
+    config: RunConfig,
+    roles: dict[str, Roles],
+    modes: Sequence[str],
+    target_accuracy: float,
+    output: Output,
+) -> Comparison:
     working = tuple(rank for rank in range(world.size) if any(r.works(rank) for r in roles.values()))
     setup = prepare(world, config, working)
     books = books_for(setup, modes, roles)
     output.store(config.as_dict() | {"mode": None, "run_dir": None})
     choose(setup, setup.full_batch)
     results = [_run(setup, output, mode, roles[mode], books[mode], target_accuracy) for mode in modes]
-    comparison = Comparison(config.model, setup.description.dataset, results)
-    with phase(world, "writing the comparison"):
-        if output.run_dir is not None:
-            write_comparison(output.run_dir, comparison)
-            plot_comparison(output.run_dir, comparison)
-    if world.rank == speaker.chief:
-        print_comparison(comparison, sys.stdout)
-        print(f"written to {output.path}", flush=True)
-    output.close()
-    return comparison
+    return Comparison(config.model, setup.description.dataset, results)
 
 
 def books_for(setup: Setup, modes: Sequence[str], roles: dict[str, Roles]) -> dict[str, TicketBook]:
@@ -97,4 +121,5 @@ def _run(setup: Setup, output: Output, mode: str, roles: Roles, book: TicketBook
             run_dir.mkdir()
         outcome = Run(setup, mode, roles, book, book.cuts(every, unit), progress, run_dir, started).execute()
         output.report(progress, outcome, run_dir)
+    output.end_if_preempted(outcome)
     return ModeResult.of(outcome.summary, outcome.history, target_accuracy)

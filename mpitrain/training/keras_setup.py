@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import tensorflow as tf
 from mpitrain.config import RunConfig
 from mpitrain.data.batches import batch
 from mpitrain.data.mnist import Dataset
-from mpitrain.errors import InputError
 from mpitrain.models import MODELS
 from mpitrain.models.from_tf1 import reinitialise_from_tf1, tf1_loss
 from mpitrain.models.user import UserModel, check_model, load_user_model
@@ -23,15 +21,13 @@ from mpitrain.parameters.optimizers import OptimizerSpec
 from mpitrain.parameters.step import Batch
 
 DEFAULT_BATCH_SIZE = 100
-MakeStep = Callable[[bool], KerasStep]
-"""A new step of the same model, with XLA or without."""
 _PROBE = 8  # samples with which a model is tried out
 
 
-def step_maker(
+def make_step(
     config: RunConfig, model: Any, dataset: Dataset, worker: int
-) -> tuple[MakeStep, OptimizerSpec, float, int, dict[str, str]]:
-    """What makes the gradient step of this worker.
+) -> tuple[KerasStep, OptimizerSpec, float, int, dict[str, str]]:
+    """The gradient step of this worker, not yet traced.
 
     Args:
         config: with the defaults of a named model filled in.
@@ -40,7 +36,7 @@ def step_maker(
         worker: index among the workers, for the dropout seed.
 
     Returns:
-        The step's maker, the optimizer, its base learning rate, the batch size, and the versions of the libraries.
+        The step, the optimizer, its base learning rate, the batch size, and the versions of the libraries.
 
     Raises:
         InputError: the model, its loss or its optimizer cannot be trained.
@@ -57,12 +53,9 @@ def step_maker(
         made.model.compile(optimizer, made.loss, ["accuracy"])
     # Each worker drops other units; the order of the data and the initial weights are shared.
     seed = int(np.random.SeedSequence((config.seed, worker)).generate_state(1)[0])
-
-    def make(jit: bool) -> KerasStep:
-        return KerasStep(made.model, made.loss, jit=jit, dropout_seed=seed)
-
+    step = KerasStep(made.model, made.loss, dropout_seed=seed)
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}
-    return make, spec, rate, config.batch_size or DEFAULT_BATCH_SIZE, versions
+    return step, spec, rate, config.batch_size or DEFAULT_BATCH_SIZE, versions
 
 
 def saved_model(step: KerasStep, parameters: np.ndarray, state: np.ndarray) -> bytes:
@@ -78,10 +71,6 @@ def saved_model(step: KerasStep, parameters: np.ndarray, state: np.ndarray) -> b
 def _user_model(config: RunConfig, model: Any, dataset: Dataset, probe: Batch) -> UserModel:
     name = config.model
     if model is None and name not in MODELS:
-        if ":" not in name:
-            raise InputError(
-                f"--model {name} is none of {', '.join(MODELS)}, nor PACKAGE.MODULE:FUNCTION with a function of yours"
-            )
         return load_user_model(name, config.seed, probe, dataset.num_classes)
     if model is None:
         made = MODELS[name].build(config.seed)

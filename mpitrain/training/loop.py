@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mpitrain.cluster.waiting import Stage, now
 from mpitrain.exchange.base import Exchange, Totals
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.step import Batch, GradientStep, StepResult
@@ -29,8 +30,10 @@ def train(
     while ticket is not None:
         if exchange.state is not None:
             step.state = exchange.state
+        now.work("computing a gradient", exchange.totals.version)
         result = step.run(exchange.parameters, batch(ticket), exchange.ready) if ticket.size else nothing(step)
         ticket = exchange.finish(result)
+        now.stage = Stage.RUN
         after_step(exchange.totals)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpitrain.cluster.roles import Roles
+from mpitrain.cluster.waiting import now
 from mpitrain.cluster.world import World
 from mpitrain.data.mnist import Split
 from mpitrain.errors import AgreementError
@@ -61,6 +62,7 @@ def evaluate(
         assert parameters is not None
         data: Split = getattr(feed.dataset, split)
         for batch in feed.part(data, roles.workers.index(world.rank), len(roles.workers)):
+            now.work("evaluating", version)
             mine += step.evaluate(parameters, batch)
     return world.sum_all(mine, "evaluation", version)
 

@@ -7,19 +7,24 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mpitrain.cluster import watchdog
+from mpitrain.cluster.agreement import AgreedExit
 from mpitrain.cluster.roles import Roles
+from mpitrain.cluster.waiting import now
+from mpitrain.cluster.watchdog import End
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
+from mpitrain.errors import ExitCode
 from mpitrain.exchange.registry import MODES
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.files import write_whole
 from mpitrain.reporting.progress import Progress, Silent, make_progress
 from mpitrain.reporting.rundir import create_run_directory, write_config
-from mpitrain.reporting.summary import render_summary, write_summary
+from mpitrain.reporting.summary import BrokenOff, render_summary, write_summary
 from mpitrain.training.phases import phase
 from mpitrain.training.run import Outcome
 from mpitrain.training.setup import Setup
@@ -66,8 +71,15 @@ class Output:
             roles.describe(),
         )
 
-    def resolved(self, setup: Setup, book: TicketBook, progress: Progress) -> None:
-        """Store the configuration with everything that was found out, and tell what will be done."""
+    def resolved(self, setup: Setup, book: TicketBook, effective: float, progress: Progress) -> None:
+        """Store the configuration with everything that was found out, and tell what will be done.
+
+        Args:
+            setup: ready.
+            book: the tickets.
+            effective: learning rate at full height.
+            progress: is told.
+        """
         about, config = setup.description, self._config
         workers = len(self._roles.workers)
         values = config.as_dict() | {
@@ -79,7 +91,6 @@ class Output:
         }
         self.store(values)
         sharing = MODES[config.mode].sharing(workers)
-        effective = setup_rate(setup, sharing)
         progress.note(
             f"{about.layout.parameter_count:,} parameters, {about.optimizer.name.lower()} at an effective learning "
             f"rate of {effective:g}, XLA {values['jit']} ({setup.jit_reason}), "
@@ -97,6 +108,46 @@ class Output:
         with phase(self._world, "writing the configuration"):
             if self.run_dir is not None:
                 write_config(self.run_dir, values)
+
+    @contextmanager
+    def accounting(self) -> Iterator[None]:
+        """Whatever ends the run inside the block, ``summary.json`` says so, from a rank that can still write it."""
+        take_back = watchdog.on_end(self._broken_off)
+        try:
+            yield
+        except AgreedExit as end:
+            take_back()
+            if end.code != ExitCode.PREEMPTED:
+                self._broken_off(End("failed", int(end.code or 0), end.reason, None, now.step, {}))
+            raise
+        # After any other exception the hooks end this process, and the watchdog needs what it was told.
+        take_back()
+
+    def _broken_off(self, end: End) -> None:
+        log.error("%s", end.cause)
+        if self.run_dir is not None or (self._roles.keeper in end.missing and self._sees):
+            told = BrokenOff(
+                status=end.status,
+                cause=end.cause,
+                exit_code=end.code,
+                rank=end.rank,
+                step=end.step,
+                mode=self._config.mode,
+                model=self._config.model,
+                peak_memory=end.peaks,
+            )
+            write_summary(self.path, told)
+
+    def end_if_preempted(self, outcome: Outcome) -> None:
+        """Leave together where a signal has asked for the end.
+
+        Raises:
+            AgreedExit: on every rank.
+        """
+        if outcome.summary.status == "preempted":
+            self.close()
+            self._world.meet("ending as preempted")
+            raise AgreedExit(ExitCode.PREEMPTED, str(outcome.summary.cause))
 
     def save(self, setup: Setup, outcome: Outcome) -> None:
         """Write the trained model: the chief makes the file's bytes, the keeper writes them."""
@@ -127,7 +178,7 @@ class Output:
                 write_summary(run_dir, outcome.summary)
         progress.note("")
         progress.note(render_summary(outcome.summary))
-        if self._config.from_tf1:
+        if self._config.from_tf1 and outcome.summary.status == "complete":
             progress.note(tf1_line(outcome))
         log.info("ended after %d updates", outcome.summary.updates)
 
@@ -141,11 +192,10 @@ class Output:
                 write_whole(_log_file(self.run_dir, rank), "".join(lines).encode())
 
     def _open_log(self, token: str) -> logging.Handler:
-        try:
-            visible = (self.path / ".token").read_text() == token
-        except OSError:
-            visible = False
-        handler = logging.FileHandler(_log_file(self.path, self._world.rank)) if visible else _MemoryHandler()
+        self._sees = False
+        with suppress(OSError):
+            self._sees = (self.path / ".token").read_text() == token
+        handler = logging.FileHandler(_log_file(self.path, self._world.rank)) if self._sees else _MemoryHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         return handler
 
@@ -153,6 +203,7 @@ class Output:
 def tf1_line(outcome: Outcome) -> str:
     """The closing line of the TensorFlow 1 programs, whose mlp's loss was a sum over the 5,000 validation images."""
     summary, sums = outcome.summary, outcome.validation_sums
+    assert sums is not None
     entropy = sums[0] if summary.model == "mlp" else sums[0] / sums[1]
     return f"After {summary.updates} training step(s), validation cross entropy = {entropy:g}"
 
@@ -179,13 +230,6 @@ def open_progress(world: World, roles: Roles, book: TicketBook, evaluated: str) 
         yield progress
     finally:
         progress.close()
-
-
-def setup_rate(setup: Setup, sharing: int) -> float:
-    """The effective learning rate at full height."""
-    from mpitrain.training.schedules import LearningRate
-
-    return LearningRate.of(setup.config, setup.description.rate, sharing, 1).base
 
 
 def _log_file(run_dir: Path, rank: int) -> Path:

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpitrain.cluster.agreement import agree
+from mpitrain.cluster.agreement import AgreedExit, agree
+from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
 from mpitrain.errors import InputError, MpitrainError
 
@@ -22,11 +23,30 @@ def phase(world: World, name: str) -> Iterator[None]:
     """
     error: MpitrainError | None = None
     log.info("%s", name)
+    now.work(name)
     try:
         yield
     except MpitrainError as wrong:
         error = wrong
     agree(world, error, name)
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """A run is under way: the watchdog is awake, and a signal asks for an agreed end.
+
+    Raises:
+        RuntimeError: in place of a ``sys.exit()`` in the user's code, for which the other ranks would wait.
+    """
+    now.stage = Stage.START
+    try:
+        yield
+    except AgreedExit:
+        now.stage = Stage.REST
+        raise
+    except SystemExit as left:
+        raise RuntimeError(f"sys.exit({left.code!r}) was called while the other ranks needed this one") from left
+    now.stage = Stage.REST
 
 
 def check_same(world: World, what: str, mine: dict[str, object]) -> None:

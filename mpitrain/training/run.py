@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,12 @@ import numpy as np
 import psutil
 
 from mpitrain.cluster.agreement import agree
+from mpitrain.cluster.memory import peak_memory
 from mpitrain.cluster.roles import Roles
+from mpitrain.cluster.watchdog import asked_to_stop
 from mpitrain.cluster.world import World
 from mpitrain.errors import AgreementError, DivergedError, MpitrainError
-from mpitrain.exchange.base import Exchange, Plan, Spent, Totals, Traffic
+from mpitrain.exchange.base import Cut, Exchange, Plan, Spent, Totals, Traffic
 from mpitrain.exchange.registry import MODES, open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop
 from mpitrain.exchange.tickets import Ticket, TicketBook
@@ -45,8 +46,8 @@ class Outcome:
 
     summary: Summary
     history: list[HistoryRecord]
-    validation_sums: np.ndarray
-    test_sums: np.ndarray
+    validation_sums: np.ndarray | None
+    test_sums: np.ndarray | None
     parameters: np.ndarray | None
     state: np.ndarray | None
 
@@ -98,7 +99,17 @@ class Run:
         self._unshared: list[HistoryRecord] = []
         self._writer = HistoryWriter(run_dir) if run_dir is not None else None
         self.rate = LearningRate.of(config, about.rate, MODES[mode].sharing(len(roles.workers)), book.updates)
-        self._plan = Plan(book, cuts, self.rate, about.sums, about.state, about.undivided, config.max_bad_gradients)
+        self._stopped = False
+        self._plan = Plan(
+            book,
+            cuts,
+            self.rate,
+            about.sums,
+            about.state,
+            about.undivided,
+            config.max_bad_gradients,
+            lambda: bool(asked_to_stop()),
+        )
         self._shards: list[slice] = []
         self._recorder: Recorder | None = None
         if self._world.rank == roles.chief:
@@ -176,16 +187,22 @@ class Run:
         if self._writer is not None:
             self._writer.write(record)
 
-    def _meet(self, version: int, last: bool) -> bool:
+    def _meet(self, version: int, why: Cut) -> bool:
         """What all ranks do at a cut, while the training clock stands."""
         with self._clock.paused():
             self._agree(version)
+            if why is Cut.STOPPED:
+                # Whoever asked will not wait for an evaluation.
+                self._stopped = True
+                self._sums.clear()
+                self._share_history(version)
+                return True
             split = self._setup.config.eval_on
             sums = self._evaluate(split, version)
             if self._recorder is not None and self._worker is not None:
                 self._recorder.evaluation(self._worker.totals, mean_loss(sums, self._undivided), accuracy_of(sums))
             self._share_history(version)
-            if last:
+            if why is Cut.LAST:
                 self._evaluate("validation" if split == "test" else "test", version)
         return False
 
@@ -240,9 +257,8 @@ class Run:
     def _outcome(self, traffic: Traffic) -> Outcome:
         world, roles = self._world, self._roles
         spent = self._worker.spent if self._worker is not None else Spent()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         dropped = self._worker.dropped if self._worker is not None else 0
-        mine = _RankReport(spent, traffic.data, traffic.headers, dropped, peak, self._setup.threads)
+        mine = _RankReport(spent, traffic.data, traffic.headers, dropped, peak_memory(), self._setup.threads)
         told = world.gather_all(mine, "summing up")
         chiefs = None
         if self._worker is not None and self._recorder is not None:
@@ -253,8 +269,8 @@ class Run:
         return Outcome(
             summary,
             self._history,
-            self._sums["validation"],
-            self._sums["test"],
+            self._sums.get("validation"),
+            self._sums.get("test"),
             self._worker.parameters if self._worker is not None else None,
             step.state.copy() if step is not None else None,
         )
@@ -263,12 +279,15 @@ class Run:
         setup, roles = self._setup, self._roles
         about, config = setup.description, setup.config
         workers = len(roles.workers)
-        validation, test = self._sums["validation"], self._sums["test"]
+        validation, test = self._sums.get("validation"), self._sums.get("test")
         shares = [told[r].spent.shares() for r in roles.workers]
         updates = max(1, totals.version)
         served = bool(roles.servers)
         samples = int(totals.sums[2])
+        stopped = f"stopped by {asked_to_stop() or 'a signal'}" if self._stopped else None
         return Summary(
+            status="preempted" if self._stopped else "complete",
+            cause=stopped,
             mode=self._mode,
             model=config.model,
             dataset=about.dataset,
@@ -280,10 +299,10 @@ class Run:
             samples=samples,
             epochs=samples / about.samples,
             train_loss=next((r.loss for r in reversed(self._history) if r.loss is not None), None),
-            val_loss=mean_loss(validation, self._undivided),
-            val_accuracy=accuracy_of(validation),
-            test_loss=mean_loss(test, self._undivided),
-            test_accuracy=accuracy_of(test),
+            val_loss=None if validation is None else mean_loss(validation, self._undivided),
+            val_accuracy=None if validation is None else accuracy_of(validation),
+            test_loss=None if test is None else mean_loss(test, self._undivided),
+            test_accuracy=None if test is None else accuracy_of(test),
             samples_per_second=rate,
             samples_per_second_per_worker=None if rate is None else rate / workers,
             wall_seconds=time.time() - self._started,

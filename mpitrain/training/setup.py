@@ -24,7 +24,6 @@ from mpitrain.training.phases import check_same, phase
 
 if TYPE_CHECKING:
     from mpitrain.parameters.keras_step import KerasStep
-    from mpitrain.training.keras_setup import MakeStep
 
 
 _WORTH_IT = 0.95
@@ -67,14 +66,13 @@ class Description:
 
 @dataclass
 class Setup:
-    """All that a run needs on this rank; ``make``, ``step`` and ``feed`` are None where nobody computes."""
+    """All that a run needs on this rank; ``step`` and ``feed`` are None where nobody computes."""
 
     world: World
     config: RunConfig
     description: Description
     initial: np.ndarray
     threads: int
-    make: MakeStep | None = None
     step: KerasStep | None = None
     feed: Feed | None = None
     initial_state: np.ndarray | None = None
@@ -120,14 +118,14 @@ def prepare(
                     f"there are {len(workers)} workers but only {len(dataset.train)} training samples in "
                     f"{dataset.name}: start fewer ranks or use more data"
                 )
-    made: tuple[MakeStep, KerasStep, Description] | None = None
+    made: tuple[KerasStep, Description] | None = None
     with phase(world, "making the model"):
         if works:
             assert dataset is not None
             made = _make(config, model, dataset, workers.index(world.rank), threads)
-    description: Description = world.share(made[2] if made else None, workers[0], "sharing the model's layout")
+    description: Description = world.share(made[1] if made else None, workers[0], "sharing the model's layout")
     with phase(world, "comparing layouts"):
-        digests = world.gather_all(made[2].layout.digest() if made else None, "comparing layouts")
+        digests = world.gather_all(made[1].layout.digest() if made else None, "comparing layouts")
         for rank, digest in enumerate(digests):
             if digest not in (None, description.layout.digest()):
                 raise InputError(
@@ -135,7 +133,7 @@ def prepare(
                     "it must make the same one on every rank"
                 )
     initial = aligned_zeros(description.layout.size, description.layout.dtype)
-    step = made[1] if made else None
+    step = made[0] if made else None
     if step is not None:
         initial[:] = step.initial_parameters()
         feed = Feed(dataset, config.seed, description.batch_size)  # type: ignore[arg-type]
@@ -143,7 +141,7 @@ def prepare(
     for low in range(0, initial.size, MAX_COUNT):
         world.comm.Bcast(initial[low : low + MAX_COUNT], workers[0])
     state = None if step is None else step.state.copy()
-    return Setup(world, config, description, initial, threads, made[0] if made else None, step, feed, state)
+    return Setup(world, config, description, initial, threads, step, feed, state)
 
 
 def choose(setup: Setup, size: int) -> None:
@@ -157,26 +155,26 @@ def choose(setup: Setup, size: int) -> None:
         AgreedExit: on every rank, when the model cannot be traced on any.
     """
     measured: tuple[float | None, float | None, str] | None = None
-    make, feed, config = setup.make, setup.feed, setup.config
+    step, feed, config = setup.step, setup.feed, setup.config
     with phase(setup.world, "tracing the gradient step"):
-        if make is not None and feed is not None:
+        if step is not None and feed is not None:
             batch = feed.batch(Ticket(0, 0, 0, size))
             if config.jit == "auto":
                 from mpitrain.parameters.keras_jit import measure_jit
 
-                found = measure_jit(make, batch)
-                setup.step, measured = found.step, (found.plain, found.compiled, found.reason)
+                found = measure_jit(step, batch)
+                measured = found.plain, found.compiled, found.reason
             else:
-                setup.step = make(config.jit == "on")
-                setup.step.prepare(batch)
+                step.jit = config.jit == "on"
+                step.prepare(batch)
     setup.jit = config.jit == "on"
     if config.jit == "auto":
         told = [m for m in setup.world.gather_all(measured, "choosing by measurement") if m is not None]
         times = [(plain, compiled) for plain, compiled, _ in told if plain is not None and compiled is not None]
         setup.jit = bool(times) and sum(c for _, c in times) < _WORTH_IT * sum(p for p, _ in times)
         setup.jit_reason = told[0][2]
-    if setup.step is not None:
-        setup.step.jit = setup.jit
+    if step is not None:
+        step.jit = setup.jit
 
 
 def set_threads(world: World, config: RunConfig, workers: tuple[int, ...]) -> int:
@@ -196,14 +194,11 @@ def set_threads(world: World, config: RunConfig, workers: tuple[int, ...]) -> in
     return threads
 
 
-def _make(
-    config: RunConfig, model: Any, dataset: Dataset, worker: int, threads: int
-) -> tuple[MakeStep, KerasStep, Description]:
+def _make(config: RunConfig, model: Any, dataset: Dataset, worker: int, threads: int) -> tuple[KerasStep, Description]:
     start_tensorflow(threads)
-    from mpitrain.training.keras_setup import step_maker
+    from mpitrain.training.keras_setup import make_step
 
-    make, optimizer, rate, batch_size, versions = step_maker(config, model, dataset, worker)
-    step = make(False)
+    step, optimizer, rate, batch_size, versions = make_step(config, model, dataset, worker)
     description = Description(
         step.layout,
         step.metric_names,
@@ -216,7 +211,7 @@ def _make(
         len(dataset.train),
         versions,
     )
-    return make, step, description
+    return step, description
 
 
 def defaults_of(config: RunConfig) -> RunConfig:

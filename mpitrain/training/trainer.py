@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpitrain.cluster.job import start_mpi
+from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits
 from mpitrain.cluster.roles import assign
-from mpitrain.cluster.world import World, start_mpi
+from mpitrain.cluster.waiting import Stage, now
+from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, eval_distance
 from mpitrain.data.mnist import Dataset
 from mpitrain.errors import InputError
@@ -14,7 +17,7 @@ from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.history import HistoryRecord
 from mpitrain.reporting.summary import Summary
 from mpitrain.training.output import Output, open_progress
-from mpitrain.training.phases import phase
+from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
 from mpitrain.training.setup import Setup, choose, defaults_of, prepare
 
@@ -33,7 +36,7 @@ class Trainer:
         model: a Keras model, a function that makes one (servers then never make it), or one of the names that
             ``RunConfig.model`` takes.
         config: a configuration; instead of ``options``.
-        world: from :func:`mpitrain.cluster.world.start_mpi`; by default MPI is started on all ranks of the job.
+        world: from :func:`mpitrain.cluster.job.start_mpi`; by default MPI is started on all ranks of the job.
         options: fields of :class:`mpitrain.RunConfig`.
 
     Raises:
@@ -48,11 +51,13 @@ class Trainer:
         world: World | None = None,
         **options: Any,
     ) -> None:
-        self.world = world or start_mpi()
+        patience = Limits(config.stall_timeout, config.start_timeout) if config else _limits(options)
+        self.world = world or start_mpi(*patience)
         self._model = None if isinstance(model, str) else model
         with phase(self.world, "checking the configuration"):
             self.config = _configuration(model, config, options)
             self.roles = assign(self.config.mode, self.world.size, self.config.servers)
+        now.stage = Stage.REST
         self.history: list[HistoryRecord] = []
         """The records of the run, the same on every rank after :meth:`fit`."""
         self.summary: Summary | None = None
@@ -77,22 +82,26 @@ class Trainer:
             The history, the same on every rank.
 
         Raises:
-            AgreedExit: on every rank, when the run cannot start or cannot go on.
+            AgreedExit: on every rank, when the run cannot start or cannot go on, or a signal ended it early.
         """
         world, roles, config = self.world, self.roles, self.config
-        self.describe()
-        output = Output(world, roles, config)
-        setup = prepare(world, config, roles.workers, self._model, data)
-        book, cuts = schedule(setup, config.mode, len(roles.workers))
-        choose(setup, setup.full_batch)
-        with open_progress(world, roles, book, config.eval_on) as progress:
-            output.resolved(setup, book, progress)
-            run = Run(setup, config.mode, roles, book, cuts, progress, output.run_dir)
-            outcome = run.execute()
-            output.save(setup, outcome)
-            output.report(progress, outcome, output.run_dir)
-        output.close()
-        self.history, self.summary = outcome.history, outcome.summary
+        with running():
+            self.describe()
+            output = Output(world, roles, config)
+            with output.accounting():
+                setup = prepare(world, config, roles.workers, self._model, data)
+                book, cuts = schedule(setup, config.mode, len(roles.workers))
+                choose(setup, setup.full_batch)
+                with open_progress(world, roles, book, config.eval_on) as progress:
+                    run = Run(setup, config.mode, roles, book, cuts, progress, output.run_dir)
+                    output.resolved(setup, book, run.rate.base, progress)
+                    outcome = run.execute()
+                    if outcome.summary.status == "complete":
+                        output.save(setup, outcome)
+                    output.report(progress, outcome, output.run_dir)
+                self.history, self.summary = outcome.history, outcome.summary
+                output.end_if_preempted(outcome)
+            output.close()
         return self.history
 
 
@@ -108,6 +117,14 @@ def plan_lines(config: RunConfig, roles: str) -> list[str]:
     """The resolved configuration for people, a line each."""
     values = {k: v for k, v in config.as_dict().items() if v is not None}
     return [f"mpitrain: {roles}", "  ".join(f"{k}={v}" for k, v in values.items())]
+
+
+def _limits(options: dict[str, Any]) -> Limits:
+    """The watchdog's patience as given; what is no number is refused later, with all other options."""
+    given = Limits()._replace(
+        stall=options.get("stall_timeout", STALL_TIMEOUT), start=options.get("start_timeout", START_TIMEOUT)
+    )
+    return given if all(isinstance(value, int | float) and value >= 1 for value in given) else Limits()
 
 
 def _configuration(model: Any, config: RunConfig | None, options: dict[str, Any]) -> RunConfig:

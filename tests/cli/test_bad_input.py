@@ -218,5 +218,7 @@ def test_nan_ends_the_run_and_keeps_what_was_saved(mode: str, ranks: int, tmp_pa
     steps = [json.loads(line)["step"] for line in (tmp_path / "run/history.jsonl").read_text().splitlines()]
     # Asynchronously the other worker may have made the first update, of which the chief never hears.
     assert steps == [1] or (mode == "ps-async" and steps in ([], [1], [2], [1, 2]))
-    assert not (tmp_path / "run/summary.json").exists()
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["status"], summary["exit_code"]) == ("failed", 65)
+    assert "became NaN or infinite on rank" in summary["cause"]
     assert not (tmp_path / "run/model.keras").exists()

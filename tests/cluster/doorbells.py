@@ -7,38 +7,41 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from typing import Any
 
 import pytest
 
-from mpitrain.cluster.bells import Bells, PeerLostError
+from mpitrain.cluster import links
+from mpitrain.cluster.bells import Bells
 from mpitrain.cluster.hooks import install_hooks
-from mpitrain.cluster.world import World, start_mpi, stop_mpi
+from mpitrain.cluster.job import start_mpi, stop_mpi
+from mpitrain.cluster.world import World
+from mpitrain.errors import PeerLostError
 
 held: list[socket.socket] = []
 
 
-class Knocked(Bells):
+strangers = 0
+call = links._call
+
+
+def knock(world: World, rank: int, places: list, key: bytes, deadline: float) -> socket.socket:
     """Before a rank calls another, strangers have called it: they talk rubbish, hold the line, or hang up."""
-
-    strangers = 0
-
-    def _call(self, rank: int, places: list, key: bytes, deadline: float) -> Any:
-        for words in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 20, b"short", b"", None):
-            stranger = socket.socket(socket.AF_INET if isinstance(places[0], tuple) else socket.AF_UNIX)
-            stranger.connect(places[-1])
-            Knocked.strangers += 1
-            if words is None:
-                stranger.close()
-            else:
-                stranger.sendall(words)
-                held.append(stranger)
-        return super()._call(rank, places, key, deadline)
+    global strangers
+    for words in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 20, b"short", b"", None):
+        stranger = socket.socket(socket.AF_INET if isinstance(places[0], tuple) else socket.AF_UNIX)
+        stranger.connect(places[-1])
+        strangers += 1
+        if words is None:
+            stranger.close()
+        else:
+            stranger.sendall(words)
+            held.append(stranger)
+    return call(world, rank, places, key, deadline)
 
 
 def talk(world: World) -> None:
     others = [rank for rank in range(world.size) if rank != world.rank]
-    bells = Knocked(world, others, timeout=60)
+    bells = Bells(world, others, timeout=60)
     for rank in others:
         for _ in range(1 + world.rank):
             bells.ring(rank)
@@ -58,10 +61,11 @@ def talk(world: World) -> None:
 def main() -> None:
     install_hooks()
     world = start_mpi()
+    links._call = knock
     talk(world)
-    alone = dataclasses.replace(world, node=(world.rank,))  # as if each rank had a host of its own
+    alone = dataclasses.replace(world, leaders=tuple(range(world.size)))  # as if each rank had a host of its own
     talk(alone)
-    assert Knocked.strangers == 5 * 2 * world.rank
+    assert strangers == 5 * 2 * world.rank
     print("well", flush=True)
     stop_mpi()
 

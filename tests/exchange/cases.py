@@ -90,7 +90,7 @@ def rounds() -> list[list[Case]]:
 def main(folder: Path) -> None:
     """Run every case; each rank writes what it saw to ``folder``."""
     from mpitrain.cluster.hooks import install_hooks
-    from mpitrain.cluster.world import start_mpi, stop_mpi
+    from mpitrain.cluster.job import start_mpi, stop_mpi
 
     install_hooks()
     everyone = start_mpi()

@@ -99,9 +99,9 @@ TOTALS = st.builds(Totals, vector(SUMS), COUNT, COUNT, NUMBER, COUNT, COUNT, NUM
 EMPTY = st.builds(np.empty, st.just(0))
 HEAD = (COUNT, st.sampled_from(Action), COUNT, st.booleans(), NUMBER)
 MESSAGES = st.one_of(
-    st.builds(Ready, RANK),
-    st.builds(Push, RANK, COUNT, COUNT, NUMBER, st.booleans(), EMPTY | vector(SUMS + STATE)),
-    st.builds(Held, RANK, RANK, COUNT),
+    st.builds(Ready, RANK, st.booleans()),
+    st.builds(Push, RANK, COUNT, COUNT, NUMBER, st.booleans(), st.booleans(), EMPTY | vector(SUMS + STATE)),
+    st.builds(Held, RANK, RANK, COUNT, st.booleans()),
     st.builds(
         Entry,
         COUNT,

@@ -112,7 +112,9 @@ def test_weights_follow_from_the_seed(load):
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("resnet", "neither a known name nor of the form PACKAGE.MODULE:FUNCTION"),
+        ("resnet", "--model resnet is none of mlp, lstm, cnn, nor PACKAGE.MODULE:FUNCTION"),
+        ("their_models:", "--model their_models: is none of"),
+        (":logits", "--model :logits is none of"),
         ("their_nothing:model", "no module 'their_nothing'"),
         ("their_models.inner:model", "no module 'their_models.inner'"),
         ("their_needs:model", "raised ModuleNotFoundError 'No module named 'no_such_library'' at .*their_needs.py:1"),

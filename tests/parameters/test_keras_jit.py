@@ -15,16 +15,17 @@ def test_both_paths_are_measured_prepared_and_equal():
     random = np.random.default_rng(0)
     batch = Batch(random.normal(size=(8, 6)).astype(np.float32), np.arange(8, dtype=np.int32) % 4)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    found = measure_jit(lambda jit: KerasStep(model, loss, jit=jit), batch)
+    step = KerasStep(model, loss)
+    found = measure_jit(step, batch)
     assert found.plain is not None
     assert found.compiled is not None
     assert found.plain > 0 < found.compiled
-    vector = found.step.initial_parameters()
+    vector = step.initial_parameters()
     results = []
     for jit in (False, True):
-        found.step.jit = jit
-        found.step.state = np.concatenate([np.zeros(4), np.ones(4)])
-        result = found.step.run(vector, batch)
+        step.jit = jit
+        step.state = np.concatenate([np.zeros(4), np.ones(4)])
+        result = step.run(vector, batch)
         results.append((result.gradient.copy(), result.state.copy()))
     plain, compiled = results
     np.testing.assert_allclose(plain[0], compiled[0], rtol=1e-4, atol=1e-6)
@@ -37,8 +38,9 @@ def test_convolutions_are_not_tried_under_xla():
     model = keras.Sequential([keras.Input((8, 8, 1)), inner, layers.Dense(4)])
     assert holds_convolution(model)
     batch = Batch(np.ones((2, 8, 8, 1), np.float32), np.zeros(2, np.int32))
-    found = measure_jit(lambda jit: KerasStep(model, "sparse_categorical_crossentropy", jit=jit), batch)
-    assert (found.plain, found.compiled, found.step.jit) == (None, None, False)
+    step = KerasStep(model, "sparse_categorical_crossentropy")
+    found = measure_jit(step, batch)
+    assert (found.plain, found.compiled, step.jit) == (None, None, False)
     assert "convolutions" in found.reason
 
 
@@ -54,7 +56,8 @@ def test_a_model_that_xla_refuses_does_without_it():
     random = np.random.default_rng(0)
     batch = Batch(random.normal(size=(8, 6)).astype(np.float32), np.arange(8, dtype=np.int32) % 4)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    found = measure_jit(lambda jit: KerasStep(model, loss, jit=jit), batch)
-    assert (found.plain, found.compiled, found.step.jit) == (None, None, False)
+    step = KerasStep(model, loss)
+    found = measure_jit(step, batch)
+    assert (found.plain, found.compiled, step.jit) == (None, None, False)
     assert "XLA does not compile this model" in found.reason
-    assert found.step.run(found.step.initial_parameters(), batch).finite
+    assert step.run(step.initial_parameters(), batch).finite

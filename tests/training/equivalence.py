@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import mpitrain
-from mpitrain.cluster.world import start_mpi
+from mpitrain.cluster.job import start_mpi
 
 BATCH = 60
 WORLDS = {"one": ([0], "allreduce"), "allreduce": ([1, 2], "allreduce"), "ps-sync": ([3, 4, 5, 6], "ps-sync")}
@@ -52,12 +52,12 @@ def spread(steps: int) -> tuple[list[np.ndarray], float]:
     from mpitrain.parameters.layout import aligned_zeros
     from mpitrain.parameters.step import Batch
     from mpitrain.training.feed import Feed
-    from mpitrain.training.keras_setup import step_maker
+    from mpitrain.training.keras_setup import make_step
 
     config = RunConfig(model="mlp", optimizer="sgd", learning_rate=0.1, dataset="mnist-sample", batch_size=BATCH)
     dataset = load("mnist-sample")
     feed = Feed(dataset, config.seed, BATCH)
-    step = step_maker(config, None, dataset, 0)[0](False)
+    step = make_step(config, None, dataset, 0)[0]
     initial = step.initial_parameters()
     ends = []
     for order in range(6):

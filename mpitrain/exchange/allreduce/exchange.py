@@ -8,14 +8,14 @@ from mpitrain.cluster.waiting import idle, waiting
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.errors import DivergedError
 from mpitrain.exchange.allreduce.mpi import MpiAllReduce
-from mpitrain.exchange.base import OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
+from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
 from mpitrain.exchange.combine import coefficients
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.layout import Layout, aligned_zeros
 from mpitrain.parameters.optimizers import SliceOptimizer
 from mpitrain.parameters.step import StepResult
 
-_HEAD = 2  # weight, finite
+_HEAD = 3  # weight, finite, asked to stop
 
 
 class AllReduceExchange:
@@ -82,14 +82,18 @@ class AllReduceExchange:
         weights = np.where(finite, self._tails[:, 0], 0.0).tolist()
         if any(weights):
             factors, scale = coefficients(weights, plan.undivided)
-            total = self._reducer.sum(self._contribution(result, weights, factors))
+            mine = self._contribution(result, weights, factors)
+            with waiting("all-reduce", version, self._world.others):
+                total = self._reducer.sum(mine)
             self.traffic.data += self._reducer.bytes_sent
             spent.exchange += self._watch.lap()
             rate = plan.learning_rate(version)
             self._optimizer.apply(self.parameters, total, self.parameters, rate, scale)
             self._account(weights, rate)
             spent.update += self._watch.lap()
-        if self.totals.version == self._next_cut and self.totals.version != version and self._cut():
+        reached = self.totals.version == self._next_cut and self.totals.version != version
+        stopped = bool(self._tails[:, 2].any())
+        if (reached or stopped) and self._cut(reached, stopped):
             return None
         return self._next_ticket()
 
@@ -101,19 +105,19 @@ class AllReduceExchange:
         if ticket is None:
             # Tickets end short of the last cut only where samples are counted and an update was dropped.
             if self.totals.version != self._plan.cuts[-1]:
-                self._on_cut(self.totals.version, True)
+                self._on_cut(self.totals.version, Cut.LAST)
             return None
         return ticket.part(self._world.rank, self._world.size)
 
     def _gather_tails(self, result: StepResult) -> None:
         world, tail = self._world, self._tail
-        tail[0], tail[1] = result.weight, result.finite
+        tail[:_HEAD] = result.weight, result.finite, self._plan.stopping()
         tail[_HEAD : _HEAD + self._plan.sums] = result.sums
         tail[_HEAD + self._plan.sums :] = result.state
         if world.size == 1:
             self._tails[0] = tail
             return
-        with waiting("all-reduce", self.totals.version, range(world.size)):
+        with waiting("all-reduce", self.totals.version, world.others):
             if world.crowded:
                 idle([world.comm.Iallgather(tail, self._tails)], sleeping=True)
             else:
@@ -147,12 +151,12 @@ class AllReduceExchange:
         if plan.state:
             self.state = average_state(self._tails[:, _HEAD + plan.sums :], weights)
 
-    def _cut(self) -> bool:
-        last = self._next_cut == self._plan.cuts[-1]
-        stop = self._on_cut(self.totals.version, last)
+    def _cut(self, reached: bool, stopped: bool) -> bool:
+        why = Cut.LAST if reached and self._next_cut == self._plan.cuts[-1] else Cut(Cut.STOPPED * stopped)
+        stop = self._on_cut(self.totals.version, why)
         self._next_cut = next(self._cuts, self._next_cut)
         self._watch.lap()
-        return stop or last
+        return stop or why is not Cut.ON_THE_WAY
 
 
 def average_state(states: np.ndarray, weights: list[float]) -> np.ndarray:

@@ -37,6 +37,11 @@ class Decider(ABC):
         self._in_flight: dict[int, Ticket] = {}
         self._number = 0
         self._failed = False
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Give no more tickets: the run ends when what is in flight has settled."""
+        self._stopping = True
 
     def ready(self, worker: int) -> list[Entry]:
         """A worker has asked for a ticket."""
@@ -90,7 +95,7 @@ class Decider(ABC):
         return self._entry(Action.FAIL, dropped=dropped, answered=answered)
 
     def _next(self) -> tuple[Action, list[tuple[int, Ticket | None]]]:
-        answered = self._hand_out()
+        answered = [] if self._stopping else self._hand_out()
         # A worker that has not asked yet may be slow to start: to meet without it would leave its question behind.
         if answered or len(self._idle) < len(self.workers):
             return Action.RUN, answered
@@ -98,7 +103,8 @@ class Decider(ABC):
         while len(self._cuts) > 1 and self._cuts[0] <= self.totals.version:
             self._cuts.pop(0)
         self._idle.clear()
-        return (Action.END if ended else Action.CUT), [(w, None) for w in self.workers]
+        action = Action.END if ended else Action.STOP if self._stopping else Action.CUT
+        return action, [(w, None) for w in self.workers]
 
     def _agree_on_state(self, pushes: Sequence[Push]) -> None:  # noqa: B027
         """Nothing by default: asynchronous workers keep their own state until the next cut."""

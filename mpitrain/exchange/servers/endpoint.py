@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain.cluster.bells import Bells
 from mpitrain.cluster.mpi import MPI
-from mpitrain.cluster.waiting import waiting
+from mpitrain.cluster.waiting import now, waiting
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.exchange.base import Traffic
 from mpitrain.exchange.servers.messages import Codec, Message
@@ -31,9 +31,9 @@ class Endpoint:
     """
 
     def __init__(self, world: World, peers: Iterable[int], codec: Codec) -> None:
-        self._comm, self._codec = world.comm, codec
+        self._world, self._comm, self._codec = world, world.comm, codec
         self._bells = Bells(world, peers)
-        self._peers = tuple(peers)
+        self._peers = tuple(world.origin[rank] for rank in peers)
         self._pause = _TEST_PAUSE if world.crowded else 0.0
         self._header = np.empty(codec.length)
         self._status = MPI.Status()
@@ -69,13 +69,15 @@ class Endpoint:
 
     def receive_slice(self, rank: int, out: np.ndarray) -> None:
         """Take the slice that travels beside the message just received from ``rank``."""
-        for part in self._parts(out):
-            self._comm.Recv(part, rank, _SLICE)
+        with waiting("receiving a slice", now.step, (self._world.origin[rank],)):
+            for part in self._parts(out):
+                self._comm.Recv(part, rank, _SLICE)
 
     def flush(self) -> None:
         """Return when all that was sent has left."""
-        for requests, _, _ in self._sending:
-            MPI.Request.Waitall(requests)
+        with waiting("sending", now.step, self._peers):
+            for requests, _, _ in self._sending:
+                MPI.Request.Waitall(requests)
         self._settle()
 
     def close(self) -> None:

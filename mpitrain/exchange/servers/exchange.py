@@ -7,17 +7,20 @@ from functools import partial
 import numpy as np
 
 from mpitrain.cluster.roles import Roles
+from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
 from mpitrain.errors import DivergedError, MpitrainError
-from mpitrain.exchange.base import OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
+from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.endpoint import Endpoint
-from mpitrain.exchange.servers.messages import Action, Answer, Codec, Push, Ready
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Held, Push, Ready
 from mpitrain.exchange.servers.server import Outgoing, Server
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.layout import Layout, aligned_zeros
 from mpitrain.parameters.optimizers import SliceOptimizer
 from mpitrain.parameters.step import StepResult
+
+_CUTS = {Action.CUT: Cut.ON_THE_WAY, Action.END: Cut.LAST, Action.STOP: Cut.STOPPED}
 
 
 class WorkerExchange:
@@ -68,7 +71,7 @@ class WorkerExchange:
         self.spent.compute += self._watch.lap()
         self.dropped += not result.finite
         rank = self._world.rank
-        push = Push(rank, self._ticket.number, self._version, result.weight, result.finite)
+        push = Push(rank, self._ticket.number, self._version, result.weight, result.finite, self._plan.stopping())
         for server, shard in self._shards.items():
             push.tail = np.concatenate((result.sums, result.state)) if server == self._servers[0] else np.empty(0)
             self._link.send(server, push, result.gradient[shard] if push.carries_gradient else None)
@@ -80,7 +83,7 @@ class WorkerExchange:
         self._link.close()
 
     def _ask(self) -> Ticket | None:
-        self._link.send(self._servers[0], Ready(self._world.rank))
+        self._link.send(self._servers[0], Ready(self._world.rank, self._plan.stopping()))
         return self._await()
 
     def _await(self) -> Ticket | None:
@@ -95,10 +98,10 @@ class WorkerExchange:
         if verdict.action is Action.FAIL:
             worker, step = verdict.culprit
             raise DivergedError(bad_gradient(self._world.name(worker), step))
-        last = verdict.action is Action.END
-        stop = self._on_cut(self._version, last)
+        why = _CUTS[verdict.action]
+        stop = self._on_cut(self._version, why)
         self._watch.lap()
-        return None if stop or last else self._ask()
+        return self._ask() if why is Cut.ON_THE_WAY and not stop else None
 
     def _collect(self) -> tuple[Answer, float, float]:
         """Server 0's answer, once all have answered and agree; seconds waited; the longest update among them."""
@@ -149,7 +152,7 @@ class ServerLoop:
     ) -> None:
         me = roles.servers.index(world.rank)
         shard = parameters[shards[me]]
-        self._world, self._on_cut = world, on_cut
+        self._world, self._on_cut, self._stopping = world, on_cut, plan.stopping
         self._gradients = {w: aligned_zeros(shard.size, shard.dtype) for w in roles.workers}
         self.server = Server(world.rank, roles.servers, self._gradients, shard, optimizer, plan.undivided, decider)
         others = roles.servers[1:] if me == 0 else roles.servers[:1]
@@ -170,18 +173,22 @@ class ServerLoop:
         server, link = self.server, self._link
         while True:
             rank, message = link.receive("waiting for pushes", server.version)
+            now.work("serving", server.version)
+            now.stage = Stage.RUN
             if isinstance(message, Push) and message.carries_gradient:
                 link.receive_slice(rank, self._gradients[message.worker])
+            if isinstance(message, Ready | Push | Held) and self._stopping():
+                message.stop = True
             for out in server.on(message):
                 self._send(out)
             if server.reached is Action.FAIL:
                 link.flush()
                 worker, step = server.culprit
                 raise DivergedError(bad_gradient(self._world.name(worker), step))
-            if server.reached in (Action.CUT, Action.END):
+            if server.reached in _CUTS:
                 link.flush()
-                last = server.reached is Action.END
-                if self._on_cut(server.version, last) or last:
+                why = _CUTS[server.reached]
+                if self._on_cut(server.version, why) or why is not Cut.ON_THE_WAY:
                     return
 
     def close(self) -> None:

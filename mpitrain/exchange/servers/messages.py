@@ -22,6 +22,8 @@ class Action(IntEnum):
     CUT = 1
     END = 2
     FAIL = 3
+    STOP = 4
+    """END before its time, because a rank was asked to stop."""
 
 
 @dataclass
@@ -29,6 +31,8 @@ class Ready:
     """Worker to server 0: I have the parameters I need; give me a ticket."""
 
     worker: int
+    stop: bool = False
+    """Whether the sender was asked to end the run early."""
 
 
 @dataclass
@@ -41,6 +45,7 @@ class Push:
         version: of the parameters it was computed from.
         weight: what its mean was divided by; zero says that there were no samples, and no slice travels.
         finite: False says that it held NaN or infinity, and no slice travels.
+        stop: whether the sender was asked to end the run early.
         tail: sums and float state; to server 0 only.
     """
 
@@ -49,6 +54,7 @@ class Push:
     version: int
     weight: float
     finite: bool
+    stop: bool = False
     tail: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
@@ -64,6 +70,8 @@ class Held:
     server: int
     worker: int
     ticket: int
+    stop: bool = False
+    """Whether the sender was asked to end the run early."""
 
 
 @dataclass
@@ -133,17 +141,17 @@ class Codec:
 
     def __init__(self, workers: int, sums: int, state: int) -> None:
         self._sums = sums
-        self.length = max(6 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + Totals.HEAD + sums + state)
+        self.length = max(7 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + Totals.HEAD + sums + state)
 
     def encode(self, message: Message) -> np.ndarray:
         """A new float64 vector of at most ``length`` elements."""
         match message:
-            case Ready(worker):
-                return np.array([self._READY, worker], np.float64)
-            case Push(worker, ticket, version, weight, finite, tail):
-                return np.concatenate(([self._PUSH, worker, ticket, version, weight, finite], tail))
-            case Held(server, worker, ticket):
-                return np.array([self._HELD, server, worker, ticket], np.float64)
+            case Ready(worker, stop):
+                return np.array([self._READY, worker, stop], np.float64)
+            case Push(worker, ticket, version, weight, finite, stop, tail):
+                return np.concatenate(([self._PUSH, worker, ticket, version, weight, finite, stop], tail))
+            case Held(server, worker, ticket, stop):
+                return np.array([self._HELD, server, worker, ticket, stop], np.float64)
             case Entry():
                 return self._encode_entry(message)
             case Answer():
@@ -153,12 +161,14 @@ class Codec:
         """What was encoded; tails are copies, so that ``vector`` may be used again."""
         kind = int(vector[0])
         if kind == self._READY:
-            return Ready(int(vector[1]))
+            return Ready(int(vector[1]), bool(vector[2]))
         if kind == self._PUSH:
             worker, ticket, version = (int(x) for x in vector[1:4])
-            return Push(worker, ticket, version, float(vector[4]), bool(vector[5]), vector[6:].copy())
+            weight, finite, stop = vector[4:7].tolist()
+            return Push(worker, ticket, version, weight, bool(finite), bool(stop), vector[7:].copy())
         if kind == self._HELD:
-            return Held(*(int(x) for x in vector[1:4]))
+            server, worker, ticket, stop = vector[1:5].astype(np.int64).tolist()
+            return Held(server, worker, ticket, bool(stop))
         return self._decode_entry(vector) if kind == self._ENTRY else self._decode_answer(vector)
 
     def _encode_entry(self, entry: Entry) -> np.ndarray:

@@ -63,7 +63,7 @@ class Server:
         self._failed: set[int] = set()
         self.version = 0
         self.reached: Action = Action.RUN
-        """CUT or END when the last message has made everybody meet; FAIL when all workers know of a failure."""
+        """CUT, END or STOP when the last message has made everybody meet; FAIL when all workers know of a failure."""
         self.culprit = (-1, -1)
         self.applied = 0
         self.update_seconds = 0.0
@@ -84,14 +84,16 @@ class Server:
     def on(self, message: Message) -> list[Outgoing]:
         """Take one message in; return what must be sent, in order."""
         self.reached = Action.RUN
+        if self._decider and isinstance(message, Ready | Push | Held) and message.stop:
+            self._decider.stop()
         match message:
             case Ready(worker):
                 return self._log(self._judge().ready(worker))
             case Push():
                 self._pushes[message.worker, message.ticket] = message
-                held = Held(self._rank, message.worker, message.ticket)
+                held = Held(self._rank, message.worker, message.ticket, message.stop)
                 return self.on(held) if self._decider else [Outgoing(self._servers[0], held)]
-            case Held(_, worker, ticket):
+            case Held(worker=worker, ticket=ticket):
                 return self._count(worker, ticket)
             case Entry():
                 return self._execute(message)

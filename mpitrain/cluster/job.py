@@ -1,0 +1,71 @@
+"""This process's part in the MPI job: starting and ending MPI, with the watchdog around both."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from mpitrain.cluster import launcher, links, watchdog
+from mpitrain.cluster.gossip import neighbours
+from mpitrain.cluster.mpi import MPI, finalize, initialize
+from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits, Peer
+from mpitrain.cluster.waiting import Stage, now, waiting
+from mpitrain.cluster.watchdog import Watchdog
+from mpitrain.cluster.world import World
+
+_joined = False
+
+
+def start_mpi(stall_timeout: float = STALL_TIMEOUT, start_timeout: float = START_TIMEOUT) -> World:
+    """Start MPI, unless it runs already, and the watchdog; return the world on a communicator of its own.
+
+    Args:
+        stall_timeout: seconds without a sign of progress after which the watchdog ends the run.
+        start_timeout: the same until the first step is done.
+
+    Raises:
+        InputError: where the launcher and the MPI library do not belong together.
+    """
+    launch = launcher.read_launch()
+    if not MPI.Is_initialized():
+        launcher.check_library(launch, MPI.Get_library_version())
+        launcher.skip_network_probes(launch, MPI.Get_library_version())
+    now.stage = Stage.START
+    dog = watchdog.start(launch, Limits(stall_timeout, start_timeout))
+    if not MPI.Is_initialized():
+        with waiting("MPI_Init", 0):
+            initialize()
+        # A user's script that made a trainer ends without a word of MPI.
+        atexit.register(stop_mpi)
+    launcher.check_size(launch, MPI.COMM_WORLD.size)
+    world = World.of(MPI.COMM_WORLD)
+    global _joined
+    if not _joined:
+        _join(dog, world, start_timeout)
+        _joined = True
+    return world
+
+
+def _join(dog: Watchdog, world: World, timeout: float) -> None:
+    """Connect this rank's watchdog with its neighbours'."""
+    mine = (dog.me.host, dog.me.pid, dog.me.born)
+    told = world.gather_all(mine, "meeting the other ranks")
+    roster = [
+        Peer(rank, host, world.leaders[rank], pid, born, dog.me.heard, dog.me.moved)
+        for rank, (host, pid, born) in enumerate(told)
+    ]
+    dog.join_job(roster, links.connect(world, neighbours(world.leaders, world.rank), timeout))
+
+
+def stop_mpi() -> None:
+    """End MPI, if it runs, and then the watchdog.
+
+    After an exception that nobody caught the process just ends: the others do not come to ``MPI_Finalize``.
+    """
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        if getattr(sys, "last_value", None) is not None:
+            return
+        now.stage = Stage.LEAVING
+        with waiting("MPI_Finalize", now.step):
+            finalize()
+        watchdog.stop()

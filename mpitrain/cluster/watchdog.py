@@ -1,0 +1,376 @@
+"""The watchdog: a thread on every rank that notices when another is gone, silent or stuck, and ends the run.
+
+It talks over sockets alone (``gossip``), so it stays awake whatever the main thread waits for. A peer's end shows at
+once as the end of its socket. When the run must end, the lowest rank that can still speak says why, and everybody
+leaves (``leaving``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from mpitrain.cluster import leaving, signals
+from mpitrain.cluster.gossip import Gossip, Message
+from mpitrain.cluster.launcher import Launch
+from mpitrain.cluster.memory import gigabytes, node_memory, oom_kills, peak_memory
+from mpitrain.cluster.peers import Late, Limits, Peer, describe_late, find_late
+from mpitrain.cluster.waiting import Stage
+from mpitrain.cluster.waiting import now as activity
+from mpitrain.errors import ExitCode, complain
+
+log = logging.getLogger("mpitrain")
+
+_SLOWEST_BEAT, _BEATS_IN_LIMIT = 1.0, 12
+_GATHER, _SPEAK, _RECORD = 0.03, 1.0, 2.0  # seconds: for more bad news, for another's word, for the files
+_LAUNCHER_ACTS = 1.0  # seconds that a launcher needs to end the job with the failed rank's own code
+_PEERS_SHOW = 0.1  # seconds until the death of a peer has shown, when a launcher's signal comes first
+_FAREWELL = 1.0  # seconds for a last word to a neighbour that does not listen
+
+
+@dataclass(frozen=True)
+class End:
+    """Why a run ended before its time.
+
+    Args:
+        status: for ``summary.json``: failed, stalled, interrupted.
+        code: what this process leaves with.
+        cause: one sentence.
+        rank: the one that it began with, if one.
+        step: where that rank was.
+        peaks: rank → the most bytes that it was known to hold.
+        missing: ranks that can write nothing any more.
+    """
+
+    status: str
+    code: int
+    cause: str
+    rank: int | None
+    step: int
+    peaks: Mapping[int, int]
+    missing: frozenset[int] = frozenset()
+
+
+class Watchdog(threading.Thread):
+    """The thread; see the module.
+
+    Args:
+        launch: what the launcher says of this process.
+        limits: seconds of patience.
+    """
+
+    def __init__(self, launch: Launch, limits: Limits) -> None:
+        super().__init__(name="mpitrain watchdog", daemon=True)
+        self.limits = limits
+        self._launch = launch
+        now = time.monotonic()
+        self.me = Peer(launch.rank, os.uname().nodename, launch.rank, os.getpid(), leaving.own_birth(), now, now)
+        self._peers = {self.me.rank: self.me}
+        self.asked_to_stop = ""
+        """The signal that asked for an agreed end; empty while none has."""
+        self._ooms = oom_kills()
+        self._records: list[Callable[[End], None]] = []
+        self._gossip = Gossip(self._heard, self._news, self._hung_up)
+        self._todo: deque[Callable[[], None]] = deque()
+        self._wake, self._woken = socket.socketpair()
+        for end in (self._wake, self._woken):
+            end.setblocking(False)
+        self._gossip.watch(self._woken, self._wake_up)
+        self._lost: dict[int, bool] = {}
+        self._warned: set[int] = set()
+        self._signal: tuple[float, int] | None = None
+        self._stopped = False
+        self._next_beat = now
+        signals.notice(self._wake, idle=lambda: activity.stage is Stage.REST)
+
+    # What other threads call
+
+    def join_job(self, roster: Iterable[Peer], links: Mapping[int, socket.socket]) -> None:
+        """From now on watch all ranks of the job, over ``links``."""
+        peers = {peer.rank: peer for peer in roster}
+
+        def joined() -> None:
+            now = time.monotonic()
+            for peer in peers.values():
+                peer.heard = peer.moved = now
+            self._peers, self.me = peers, peers[self.me.rank]
+            self._gossip.connect(links)
+
+        self._post(joined)
+
+    def on_end(self, record: Callable[[End], None]) -> Callable[[], None]:
+        """Have ``record`` called, on another thread, when the run ends early; returns what takes that back."""
+        self._records.append(record)
+        return lambda: self._records.remove(record)
+
+    def fail(self, code: int, cause: str, seconds: float) -> NoReturn:
+        """End the job because of this rank, which has said why."""
+        step = activity.step
+        self._post(lambda: self._failed(code, cause, step))
+        time.sleep(seconds)
+        os._exit(code)
+
+    def give_way(self, seconds: float) -> None:
+        """Wait whether an error of this rank turns out to be another's end: then the process ends in here."""
+        if len(self._peers) > 1:
+            time.sleep(seconds)
+
+    def close(self) -> None:
+        """Tell the others that this rank has ended well, and end the thread."""
+        self._post(self._say_goodbye)
+        self.join(5.0)
+
+    # The thread
+
+    def run(self) -> None:
+        """Listen, tell, judge, until closed."""
+        wanted = time.monotonic()
+        while not self._stopped:
+            now = time.monotonic()
+            overslept = now - wanted
+            wanted = max(now, self._next_beat)
+            self._gossip.listen(wanted - now)
+            now = time.monotonic()
+            deaf = max(overslept, now - wanted)
+            if deaf > self._period:
+                # This process itself was stopped, or had no core: what it did not hear meanwhile proves nothing.
+                for peer in self._peers.values():
+                    peer.excuse(deaf, now)
+            if now >= self._next_beat:
+                self._next_beat = now + self._period
+                self.me.beaten(activity, peak_memory(), now)
+                self._gossip.beat(self.me.news())
+            if self._lost:
+                self._end_for_lost()
+            self._judge(now)
+            self._consider_signal(now)
+        self._gossip.close()
+
+    @property
+    def _period(self) -> float:
+        return min(_SLOWEST_BEAT, min(self.limits) / _BEATS_IN_LIMIT)
+
+    def _post(self, action: Callable[[], None]) -> None:
+        self._todo.append(action)
+        with suppress(OSError):
+            self._wake.send(b"\0")
+
+    def _wake_up(self) -> None:
+        with suppress(BlockingIOError):
+            for number in self._woken.recv(4096):
+                if number:
+                    self._signalled(number)
+        while self._todo:
+            self._todo.popleft()()
+
+    def _news(self, record: Message) -> bool:
+        return record[0] != self.me.rank and self._peers[record[0]].take(record, time.monotonic())
+
+    def _hung_up(self, rank: int) -> None:
+        peer = self._peers[rank]
+        if not peer.ended:
+            starved = peer.leader == self.me.leader and oom_kills() > self._ooms
+            self._lost[rank] = starved
+            self._gossip.tell(["lost", rank, starved])
+
+    def _heard(self, message: Message) -> None:
+        kind, rank, *content = message
+        if kind == "bye":
+            self._peers[rank].ended = True
+        elif kind == "lost":
+            self._lost[rank] = content[0]
+        elif kind == "stop":
+            self._stop_asked(content[0])
+        elif content[0] != "interrupted" or self._signal is None:
+            status, code, cause, step, missing = content
+            self._finish(End(status, code, cause, rank, step, self._peaks(), frozenset(missing)), told=True)
+
+    def _say_goodbye(self) -> None:
+        self._gossip.tell(["bye", self.me.rank])
+        self._gossip.flush(_FAREWELL)
+        self._stopped = True
+
+    # Judging
+
+    def _judge(self, now: float) -> None:
+        late = find_late(self._peers, self.limits, now)
+        if late:
+            cause = f"{describe_late(late, self._peers, self.limits)}: the run ends"
+            first = late[0].peer
+            missing = frozenset(item.peer.rank for item in late if item.silent)
+            end = End("stalled", ExitCode.STALLED, cause, first.rank, first.step, self._peaks(), missing)
+            self._finish(end, late=late)
+        early = find_late(self._peers, self.limits, now, 1 / 3)
+        ranks = {item.peer.rank for item in early}
+        fresh = [item for item in early if item.peer.rank not in self._warned]
+        self._warned = (self._warned & ranks) | {item.peer.rank for item in fresh}
+        if fresh and self._speaks(ranks):
+            sentence = describe_late(fresh, self._peers, self.limits)
+            _say(f"warning: {sentence.replace(' (--', ': the run goes on for now (ends at --')}")
+
+    def _end_for_lost(self) -> None:
+        deadline = time.monotonic() + _GATHER
+        while (left := deadline - time.monotonic()) > 0:
+            self._gossip.listen(left)
+        ranks = sorted(self._lost)
+        starved = any(self._lost.values())
+        gone = ", ".join(self._last_seen(self._peers[rank]) for rank in ranks)
+        if starved:
+            node = f"the node has {gigabytes(node_memory())}"
+            why = f"the kernel killed a process on that host because memory ran out ({node})"
+        else:
+            why = "killed, crashed, or left without a word"
+        first = self._peers[ranks[0]]
+        code = ExitCode.OUT_OF_MEMORY if starved else ExitCode.PEER_FAILED
+        cause = f"{gone} {'is' if len(ranks) == 1 else 'are'} gone: {why}"
+        self._finish(End("failed", code, cause, first.rank, first.step, self._peaks(), frozenset(ranks)))
+
+    def _last_seen(self, peer: Peer) -> str:
+        return f"{peer.name} (in '{peer.operation}' at step {peer.step}, peak memory {gigabytes(peer.peak)})"
+
+    def _speaks(self, missing: Iterable[int]) -> bool:
+        there = {peer.rank for peer in self._peers.values() if not peer.ended}
+        return self.me.rank == min(there - set(missing) or there)
+
+    def _peaks(self) -> dict[int, int]:
+        return {peer.rank: peer.peak for peer in self._peers.values()}
+
+    # Signals
+
+    def _signalled(self, number: int) -> None:
+        if activity.stage in (Stage.REST, Stage.LEAVING) or number not in signals.NOTICED:
+            return
+        if number == signals.SIGINT and self.asked_to_stop == signals.name_of(number):
+            os._exit(128 + number)
+        self._signal = self._signal or (time.monotonic(), number)
+        self._next_beat = min(self._next_beat, self._signal[0] + _PEERS_SHOW)
+
+    def _consider_signal(self, now: float) -> None:
+        """A launcher that ends the job after a rank's death sends signals too, so the peers have the first word."""
+        if self._signal is None or now < self._signal[0] + _PEERS_SHOW:
+            return
+        number, self._signal = self._signal[1], None
+        name = signals.name_of(number)
+        if number != signals.SIGUSR1 and self._launch.under_mpirun:
+            # SIGKILL follows within a quarter of a second: no time to agree on anything.
+            cause = f"{self.me.name} was ended by {name} in '{activity.operation}' at step {activity.step}"
+            complain(cause)
+            self._gossip.tell(["end", self.me.rank, "interrupted", 128 + number, cause, activity.step, []])
+            self._finish(End("interrupted", 128 + number, cause, None, activity.step, self._peaks()), told=True)
+        self._gossip.tell(["stop", "all", name])
+        self._stop_asked(name)
+
+    def _stop_asked(self, name: str) -> None:
+        """The step at which the run ends is agreed upon in the exchange's own messages."""
+        if not self.asked_to_stop:
+            self.asked_to_stop = name
+            log.info("%s asks for the end of the run", name)
+            if self._speaks(()):
+                _say(f"{name}: the run ends after the step under way")
+
+    # The end
+
+    def _failed(self, code: int, cause: str, step: int) -> None:
+        self._gossip.tell(["fail", self.me.rank, "failed", int(ExitCode.PEER_FAILED), cause, step, []])
+        self._gossip.flush(_FAREWELL)
+        self._record(End("failed", code, cause, self.me.rank, step, self._peaks()))
+        leaving.leave(code, self._launch)
+
+    def _finish(self, end: End, told: bool = False, late: list[Late] | None = None) -> NoReturn:
+        """Say why, record it, and leave.
+
+        Args:
+            end: why.
+            told: whether somebody has said it already.
+            late: who is still there though the run ends without it.
+        """
+        speaks = not told and self._speaks(end.missing | {item.peer.rank for item in late or ()})
+        if not told and not speaks:
+            speaks = not self._told_within(_SPEAK)
+        if speaks:
+            complain(end.cause)
+            rank = self.me.rank if end.rank is None else end.rank
+            self._gossip.tell(["end", rank, end.status, int(end.code), end.cause, end.step, sorted(end.missing)])
+        self._record(end)
+        self._gossip.flush()
+        me, near = self.me, [peer for peer in self._peers.values() if peer.leader == self.me.leader]
+        if self._cut_off(end):
+            if me.rank == min((p.rank for p in near if p.rank not in end.missing), default=me.rank):
+                leaving.end_launcher()
+        elif end.status == "failed":
+            time.sleep(_LAUNCHER_ACTS)
+        stuck = [item.peer for item in late or () if item.peer in near and item.peer is not me]
+        leaving.leave(end.code, self._launch, speaks, stuck)
+
+    def _told_within(self, seconds: float) -> bool:
+        """Whether another rank ends the run in the meantime; if one does, this rank leaves there and then."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._gossip.listen(left)
+        return False
+
+    def _cut_off(self, end: End) -> bool:
+        """Whether whole hosts are silent, so that the launcher would wait for them, or this one cannot be reached."""
+        if end.status != "stalled":
+            return False
+        hosts: dict[int, list[int]] = {}
+        for peer in self._peers.values():
+            hosts.setdefault(peer.leader, []).append(peer.rank)
+        return any(end.missing.issuperset(ranks) for ranks in hosts.values())
+
+    def _record(self, end: End) -> None:
+        """Have the run's files say why it ended; a file system that hangs does not keep the process."""
+
+        def write() -> None:
+            for record in [*self._records]:
+                with suppress(Exception):
+                    record(end)
+
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        writer.join(_RECORD)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):
+        os.write(2, f"mpitrain: {text}\n".encode())
+
+
+current: Watchdog | None = None
+"""This process's, once :func:`start` was called and until :func:`stop`."""
+
+
+def start(launch: Launch, limits: Limits) -> Watchdog:
+    """Start the watchdog of this process, or give the one that runs other limits."""
+    global current
+    if current is None:
+        current = Watchdog(launch, limits)
+        current.start()
+    current.limits = limits
+    return current
+
+
+def stop() -> None:
+    """End the watchdog, if one runs, in peace."""
+    global current
+    if current is not None:
+        current.close()
+        current = None
+
+
+def on_end(record: Callable[[End], None]) -> Callable[[], None]:
+    """:meth:`Watchdog.on_end` of this process's watchdog, if it has one."""
+    return current.on_end(record) if current is not None else lambda: None
+
+
+def asked_to_stop() -> str:
+    """The signal that asked for an agreed end of the run; empty while none has."""
+    return current.asked_to_stop if current is not None else ""
