@@ -61,6 +61,8 @@ def accuracies(cell: Cell, mode: str, seed: int, epochs: float) -> tuple[float, 
         records = read_history(run_dir / "history.jsonl").records
         found = [r.val_accuracy for r in records if r.val_accuracy is not None]
         updates = json.loads((run_dir / "summary.json").read_text())["updates"]
+    if len(found) < cell.of_last:
+        raise RuntimeError(f"{len(found)} evaluations, {cell.of_last} are needed")
     return statistics.mean(found[-cell.of_last :]), updates
 
 

@@ -45,7 +45,7 @@ def measure(setup: Setup, world: World, everyone: World, steps: int) -> float:
         setup.initial,
         lambda part: make_optimizer(about.optimizer, about.layout),
         plan,
-        lambda version, last: False,
+        lambda version, why: False,
     )
     started = 0.0
 
@@ -68,6 +68,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     everyone = start_mpi()
+    if everyone.size < 2:
+        parser.error("there is nothing to exchange on one rank: mpirun -np 2 python -m benchmarks.allreduce")
     alone = World.of(MPI.COMM_SELF)
     rows = []
     for model in arguments.models.split(","):
@@ -75,9 +77,10 @@ def main() -> None:
         setup = prepare(everyone, config, tuple(range(everyone.size)))
         choose(setup, setup.full_batch)
         together, apart = [], []
-        for _ in range(arguments.repeats):
-            together.append(measure(setup, everyone, everyone, STEPS[model]))
-            apart.append(measure(setup, alone, everyone, STEPS[model]))
+        for repeat in range(arguments.repeats):
+            pair = [(together, everyone), (apart, alone)]
+            for found, world in pair if repeat % 2 else pair[::-1]:
+                found.append(measure(setup, world, everyone, STEPS[model]))
         ratios = [a / b for a, b in zip(together, apart, strict=True)]
         rows.append(Row(model, statistics.median(together), statistics.median(apart), ratios))
     if everyone.rank == 0:

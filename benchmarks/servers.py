@@ -76,9 +76,13 @@ def main() -> None:
         rows = []
         for model in arguments.models.split(","):
             a, b = [], []
-            for _ in range(arguments.repeats):
+            for repeat in range(arguments.repeats):
+                # In turn, and in another order each time: nobody always finds the machine as the other left it.
+                if repeat % 2:
+                    b.append(theirs(model, mode == "ps-sync"))
                 a.append(ours(model, mode))
-                b.append(theirs(model, mode == "ps-sync"))
+                if not repeat % 2:
+                    b.append(theirs(model, mode == "ps-sync"))
             ratios = [x / y for x, y in zip(a, b, strict=True)]
             rows.append(Row(model, statistics.median(a), statistics.median(b), ratios))
         print(show(f"{mode}, one server and two workers", "mpitrain", "TensorFlow 1", rows), flush=True)

@@ -111,6 +111,8 @@ def main() -> None:
             picked = random.integers(0, len(images), flags.batch_size)
             _, reached = session.run([update, step], {x: images[picked], y: labels[picked]})
             done += 1
+        if not counted:
+            raise SystemExit(f"worker {flags.task_index} had no more than {done} steps: give more --train_steps")
         rate = (done - counted) * flags.batch_size / (time.perf_counter() - started)
         print(json.dumps({"samples_per_second_per_worker": rate, "global_step": int(reached)}), flush=True)
         # Such jobs have no common end: a worker that closes its session would make the other's last call fail.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mpitrain.parameters.keras_step import KerasStep
 
 
-_WORTH_IT = 0.95
+WORTH_IT = 0.95
 """XLA must save so much of a step's time to be chosen: it costs memory, and time to compile."""
 
 
@@ -171,7 +171,7 @@ def choose(setup: Setup, size: int) -> None:
     if config.jit == "auto":
         told = [m for m in setup.world.gather_all(measured, "choosing by measurement") if m is not None]
         times = [(plain, compiled) for plain, compiled, _ in told if plain is not None and compiled is not None]
-        setup.jit = bool(times) and sum(c for _, c in times) < _WORTH_IT * sum(p for p, _ in times)
+        setup.jit = bool(times) and sum(c for _, c in times) < WORTH_IT * sum(p for p, _ in times)
         setup.jit_reason = told[0][2]
     if step is not None:
         step.jit = setup.jit
