@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
 from enum import IntEnum
+
+from mpitrain.reporting.stream import say
 
 
 class ExitCode(IntEnum):
@@ -38,6 +38,12 @@ class DivergedError(MpitrainError):
     exit_code = ExitCode.DIVERGED
 
 
+class OutOfMemoryError(MpitrainError):
+    """An allocation failed: the sentence names what was being done, and the memory that there is."""
+
+    exit_code = ExitCode.OUT_OF_MEMORY
+
+
 class AgreementError(MpitrainError):
     """The ranks no longer hold the same parameters: the sentence names the rank that differs."""
 
@@ -52,5 +58,4 @@ class PeerLostError(MpitrainError):
 
 def complain(reason: str) -> None:
     """Print one sentence to standard error."""
-    with suppress(OSError, ValueError):  # a terminal that has gone away must not change how a run ends
-        print(f"mpitrain: error: {reason}", file=sys.stderr, flush=True)
+    say(f"mpitrain: error: {reason}", to_errors=True)

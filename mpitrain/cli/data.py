@@ -5,6 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from mpitrain.errors import MpitrainError, complain
+from mpitrain.reporting.stream import say
 
 app = App(name="data", help="Data sets.")
 
@@ -15,7 +16,7 @@ def fetch() -> int:
     from mpitrain.data.fetch import ensure_mnist
 
     try:
-        print(ensure_mnist(report=print, repair=True))
+        say(str(ensure_mnist(report=say, repair=True)))
     except MpitrainError as error:
         complain(str(error))
         return error.exit_code

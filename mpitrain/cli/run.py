@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from mpitrain.cluster.launcher import Launch, read_launch
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError, MpitrainError, complain
 from mpitrain.models import check_name
+from mpitrain.reporting.stream import say
 
 _PAGES = ("--help", "-h", "--version")
 
@@ -35,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
         error = wrong
     if command is not None and not hasattr(command, "collective"):
         return int(command(**arguments) or 0) if launch.speaks else 0
-    if command is not None:
+    if command is not None and _trains(command):
         error = _get_data(arguments.setdefault("options", RunConfig()), launch)
     if error is not None and launch.size == 1:
         return _fail(error)
@@ -89,7 +90,13 @@ def _get_data(options: RunConfig, launch: Launch) -> MpitrainError | None:
 def _told(command: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, object]:
     """What all ranks must have been told alike; where each found its options does not matter."""
     others = {name: value for name, value in arguments.items() if name not in ("options", "config")}
-    return {"command": command.__name__} | arguments["options"].as_dict() | others
+    options = arguments["options"].as_dict() if "options" in arguments else {}
+    return {"command": command.__name__} | options | others
+
+
+def _trains(command: Callable[..., Any]) -> bool:
+    """Whether a command takes the options of a run, and so needs data."""
+    return "options" in inspect.signature(command).parameters
 
 
 def _fail(error: MpitrainError) -> int:
@@ -98,7 +105,7 @@ def _fail(error: MpitrainError) -> int:
 
 
 def _tell(text: str) -> None:
-    print(f"mpitrain: {text}", file=sys.stderr, flush=True)
+    say(f"mpitrain: {text}", to_errors=True)
 
 
 def _say_nothing(text: str) -> None:

@@ -12,9 +12,11 @@ class AgreedExit(SystemExit):
     It is a ``SystemExit``, so that a user's script ends with the code and without a traceback on every rank.
     """
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: int, reason: str, rank: int | None = None) -> None:
         super().__init__(int(code))
         self.reason = reason
+        self.rank = rank
+        """Of the job; the one that the reason is about, if it is one."""
 
 
 def agree(world: World, error: MpitrainError | None, phase: str) -> None:
@@ -28,9 +30,9 @@ def agree(world: World, error: MpitrainError | None, phase: str) -> None:
     if first is None:
         return
     code, reason = errors[first]
+    everywhere = all(e == errors[first] for e in errors)
     if world.rank == first:
-        everywhere = all(e == errors[first] for e in errors)
         complain(reason if everywhere else f"{world.name(first)}: {reason}")
     # The launcher kills the others at the first non-zero exit, so nobody leaves before the voice has spoken.
     world.meet(phase)
-    raise AgreedExit(code, reason)
+    raise AgreedExit(code, reason, None if everywhere else world.origin[first])

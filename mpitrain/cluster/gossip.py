@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from mpitrain.cluster.peers import is_news
+
 Message = list[Any]
+_CHUNK, _LONGEST_LINE = 1 << 16, 1 << 24  # bytes
 
 
 def neighbours(leaders: tuple[int, ...], rank: int) -> set[int]:
@@ -97,7 +100,7 @@ class Gossip:
         for message in link.read():
             if message[0] == "news":
                 for record in message[1:]:
-                    if self._news(record):
+                    if is_news(record) and self._news(record):
                         self._pass_on(record, rank)
             elif (message[0], message[1]) not in self._seen:
                 self.tell(message)
@@ -127,17 +130,19 @@ class _Link:
         self._unsent = b""
 
     def read(self) -> list[list[Any]]:
-        """The messages that have come."""
+        """The messages that have come; what is none is passed over."""
         try:
-            while chunk := self.socket.recv(65536):
-                self._unread += chunk
-            self.ended = True
+            chunk = self.socket.recv(_CHUNK)
+            self.ended = not chunk
         except BlockingIOError:
-            pass
+            return []
         except OSError:
             self.ended = True
-        *lines, self._unread = self._unread.split(b"\n")
-        return [json.loads(line) for line in lines]
+            return []
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        if len(self._unread) > _LONGEST_LINE:
+            self._unread = b""
+        return [message for line in lines if (message := _parse(line)) is not None]
 
     def send(self, message: list[Any]) -> None:
         """Send as much as goes at once, the rest with what follows."""
@@ -156,3 +161,11 @@ class _Link:
         with suppress(OSError):
             while self._unsent:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
+
+
+def _parse(line: bytes) -> Message | None:
+    with suppress(ValueError, RecursionError):
+        match message := json.loads(line):
+            case ["news", *_] | [str(), int() | str(), *_]:
+                return list(message)
+    return None

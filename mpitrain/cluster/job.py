@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import sys
 
-from mpitrain.cluster import launcher, links, watchdog
+from mpitrain.cluster import hooks, launcher, links, watchdog
 from mpitrain.cluster.gossip import neighbours
-from mpitrain.cluster.mpi import MPI, finalize, initialize
+from mpitrain.cluster.mpi import MPI, finalize, forget_segments, initialize
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits, Peer
 from mpitrain.cluster.waiting import Stage, now, waiting
 from mpitrain.cluster.watchdog import Watchdog
@@ -50,6 +50,8 @@ def _join(dog: Watchdog, world: World, timeout: float) -> None:
     """Connect this rank's watchdog with its neighbours'."""
     mine = (dog.me.host, dog.me.pid, dog.me.born)
     told = world.gather_all(mine, "meeting the other ranks")
+    # So that nothing stays behind when a rank is killed.
+    forget_segments("mpich_shm")
     roster = [
         Peer(rank, host, world.leaders[rank], pid, born, dog.me.heard, dog.me.moved)
         for rank, (host, pid, born) in enumerate(told)
@@ -63,7 +65,9 @@ def stop_mpi() -> None:
     After an exception that nobody caught the process just ends: the others do not come to ``MPI_Finalize``.
     """
     if MPI.Is_initialized() and not MPI.Is_finalized():
-        if getattr(sys, "last_value", None) is not None:
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            hooks.let_peers_speak(error)
             return
         now.stage = Stage.LEAVING
         with waiting("MPI_Finalize", now.step):

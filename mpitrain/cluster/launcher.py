@@ -49,6 +49,15 @@ class Launch:
         """Whether an MPI's own launcher started this process."""
         return self.kind in ("openmpi", "pmi") and not self.under_srun
 
+    @property
+    def needs_abort(self) -> bool:
+        """Whether a rank that leaves with an error must call ``MPI_Abort`` for the job to end, with its code.
+
+        Open MPI's mpirun kills the rest of the job then, and takes over the rank's code. srun does not kill, as it is
+        set up by default; MPICH's mpiexec does, at once, and ends with the signal as its code.
+        """
+        return self.under_srun or self.kind == "pmi"
+
 
 def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launcher's description of this process; ``Launch("none", 1, 0)`` where nobody launched it."""

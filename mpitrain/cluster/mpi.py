@@ -8,7 +8,9 @@ And before ``MPI_Init``, the launcher must have been compared with the library.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import mpi4py
 
@@ -17,7 +19,9 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
 
-__all__ = ["MPI", "abort", "finalize", "initialize"]
+__all__ = ["MPI", "abort", "finalize", "forget_segments", "initialize"]
+
+_SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
 
 
 @cache
@@ -33,6 +37,20 @@ def initialize() -> None:
     # What mpi4py's own call would have done: errors become exceptions. Duplicates and splits inherit it.
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+
+def forget_segments(prefix: str = "") -> None:
+    """Remove the names of MPI's shared memory that this process has mapped: the memory itself goes with the processes.
+
+    Args:
+        prefix: of the names; MPICH's (``mpich_shm``) are of no more use once all ranks of the node have started, Open
+            MPI's (``sm_segment``) until the job ends.
+    """
+    with suppress(OSError):
+        fields = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+        for path in {Path(f[5]) for f in fields if len(f) == 6}:
+            if path.parent == _SHARED and path.name.startswith(_SEGMENTS) and path.name.startswith(prefix):
+                path.unlink(missing_ok=True)
 
 
 def finalize() -> None:

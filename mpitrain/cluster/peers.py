@@ -91,6 +91,14 @@ class Peer:
         return self.ranks is not None and other is not self and (not self.ranks or other.rank in self.ranks)
 
 
+def is_news(value: object) -> bool:
+    """Whether a value from outside is what :meth:`Peer.news` gives."""
+    match value:
+        case [int(), int(), int(), int(stage), int(), str(), None | list(), int()]:
+            return stage in [*Stage]
+    return False
+
+
 class Late(NamedTuple):
     """A rank that keeps the others waiting: which, for how many seconds, and in what way, as a sentence's end."""
 

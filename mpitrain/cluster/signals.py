@@ -7,6 +7,7 @@ ignored (nohup), is left alone.
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import socket
 import threading
@@ -17,6 +18,8 @@ from typing import Any
 SIGINT, SIGUSR1 = signal.SIGINT, signal.SIGUSR1
 NOTICED = (signal.SIGTERM, SIGINT, signal.SIGHUP, SIGUSR1)
 """The signals that may end a run."""
+
+_PR_SET_PDEATHSIG = 1
 
 
 def notice(to: socket.socket, idle: Callable[[], bool]) -> None:
@@ -33,6 +36,11 @@ def notice(to: socket.socket, idle: Callable[[], bool]) -> None:
         before = signal.getsignal(number)
         if before in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _handler(before, idle))
+
+
+def follow_parent() -> None:
+    """Have the kernel send SIGTERM to this process when the one that started it is gone: a launcher that was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _handler(before: Any, idle: Callable[[], bool]) -> Callable[[int, FrameType | None], None]:

@@ -10,7 +10,7 @@ single attributes and never waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from types import TracebackType
 
@@ -36,16 +36,29 @@ class Activity:
         stage: how far the rank's life has come.
     """
 
-    __slots__ = ("moves", "operation", "ranks", "stage", "step")
+    __slots__ = ("_stage", "moves", "operation", "ranks", "stage_changed", "step")
 
     def __init__(self, stage: Stage = Stage.REST) -> None:
-        self.stage = stage
+        self._stage = stage
+        self.stage_changed: Callable[[], None] = lambda: None
+        """Lets the others know at once: a rank that stops soon after is judged by the limit of its new stage."""
         self.operation = "starting"
         self.step = 0
         self.ranks: tuple[int, ...] | None = None
         """Ranks of the job that must act first; empty for all others; None while this rank works."""
         self.moves = 0
         """Grows with everything that is begun or done: a rank whose count stands still does not come on."""
+
+    @property
+    def stage(self) -> Stage:
+        """How far this rank's life has come."""
+        return self._stage
+
+    @stage.setter
+    def stage(self, stage: Stage) -> None:
+        if stage is not self._stage:
+            self._stage = stage
+            self.stage_changed()
 
     def work(self, operation: str, step: int | None = None) -> None:
         """Note that this rank begins ``operation``, at ``step`` if that has changed."""

@@ -8,6 +8,7 @@ leaves (``leaving``).
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -30,7 +31,8 @@ from mpitrain.errors import ExitCode, complain
 log = logging.getLogger("mpitrain")
 
 _SLOWEST_BEAT, _BEATS_IN_LIMIT = 1.0, 12
-_GATHER, _SPEAK, _RECORD = 0.03, 1.0, 2.0  # seconds: for more bad news, for another's word, for the files
+_ALMOST = 0.7  # of the limit
+_GATHER, _SPEAK, _RECORD = 0.005, 1.0, 2.0  # seconds: for more bad news, for another's word, for the files
 _LAUNCHER_ACTS = 1.0  # seconds that a launcher needs to end the job with the failed rank's own code
 _PEERS_SHOW = 0.1  # seconds until the death of a peer has shown, when a launcher's signal comes first
 _FAREWELL = 1.0  # seconds for a last word to a neighbour that does not listen
@@ -89,6 +91,10 @@ class Watchdog(threading.Thread):
         self._signal: tuple[float, int] | None = None
         self._stopped = False
         self._next_beat = now
+        self._parent = os.getppid()
+        if launch.under_mpirun:
+            signals.follow_parent()
+        activity.stage_changed = lambda: self._post(self._beat_soon)
         signals.notice(self._wake, idle=lambda: activity.stage is Stage.REST)
 
     # What other threads call
@@ -136,7 +142,7 @@ class Watchdog(threading.Thread):
         while not self._stopped:
             now = time.monotonic()
             overslept = now - wanted
-            wanted = max(now, self._next_beat)
+            wanted = max(now, min(self._next_beat, self._signal_due))
             self._gossip.listen(wanted - now)
             now = time.monotonic()
             deaf = max(overslept, now - wanted)
@@ -158,6 +164,9 @@ class Watchdog(threading.Thread):
     def _period(self) -> float:
         return min(_SLOWEST_BEAT, min(self.limits) / _BEATS_IN_LIMIT)
 
+    def _beat_soon(self) -> None:
+        self._next_beat = time.monotonic()
+
     def _post(self, action: Callable[[], None]) -> None:
         self._todo.append(action)
         with suppress(OSError):
@@ -172,7 +181,8 @@ class Watchdog(threading.Thread):
             self._todo.popleft()()
 
     def _news(self, record: Message) -> bool:
-        return record[0] != self.me.rank and self._peers[record[0]].take(record, time.monotonic())
+        peer = self._peers.get(record[0])
+        return peer is not None and peer is not self.me and peer.take(record, time.monotonic())
 
     def _hung_up(self, rank: int) -> None:
         peer = self._peers[rank]
@@ -182,16 +192,16 @@ class Watchdog(threading.Thread):
             self._gossip.tell(["lost", rank, starved])
 
     def _heard(self, message: Message) -> None:
-        kind, rank, *content = message
-        if kind == "bye":
-            self._peers[rank].ended = True
-        elif kind == "lost":
-            self._lost[rank] = content[0]
-        elif kind == "stop":
-            self._stop_asked(content[0])
-        elif content[0] != "interrupted" or self._signal is None:
-            status, code, cause, step, missing = content
-            self._finish(End(status, code, cause, rank, step, self._peaks(), frozenset(missing)), told=True)
+        match message:
+            case ["bye", rank] if rank in self._peers:
+                self._peers[rank].ended = True
+            case ["lost", rank, bool(starved)] if rank in self._peers:
+                self._lost[rank] = starved
+            case ["stop", _, str(name)]:
+                self._stop_asked(name)
+            case ["end" | "fail", int(rank), str(status), int(code), str(cause), int(step), list(missing)]:
+                if status != "interrupted" or self._signal is None:
+                    self._finish(End(status, code, cause, rank, step, self.peaks(), frozenset(missing)), told=True)
 
     def _say_goodbye(self) -> None:
         self._gossip.tell(["bye", self.me.rank])
@@ -203,10 +213,14 @@ class Watchdog(threading.Thread):
     def _judge(self, now: float) -> None:
         late = find_late(self._peers, self.limits, now)
         if late:
+            # Who fell silent together was last heard a few beats apart.
+            told = {item.peer.rank for item in late}
+            almost = find_late(self._peers, self.limits, now, _ALMOST)
+            late += [item for item in almost if item.silent and item.peer.rank not in told]
             cause = f"{describe_late(late, self._peers, self.limits)}: the run ends"
             first = late[0].peer
             missing = frozenset(item.peer.rank for item in late if item.silent)
-            end = End("stalled", ExitCode.STALLED, cause, first.rank, first.step, self._peaks(), missing)
+            end = End("stalled", ExitCode.STALLED, cause, first.rank, first.step, self.peaks(), missing)
             self._finish(end, late=late)
         early = find_late(self._peers, self.limits, now, 1 / 3)
         ranks = {item.peer.rank for item in early}
@@ -231,17 +245,21 @@ class Watchdog(threading.Thread):
         first = self._peers[ranks[0]]
         code = ExitCode.OUT_OF_MEMORY if starved else ExitCode.PEER_FAILED
         cause = f"{gone} {'is' if len(ranks) == 1 else 'are'} gone: {why}"
-        self._finish(End("failed", code, cause, first.rank, first.step, self._peaks(), frozenset(ranks)))
+        # What is known of the lost is as old as its last heartbeat; where this rank is tells how far the run is.
+        does = "is" if activity.ranks is None else "waits"
+        cause += f"; rank {self.me.rank} {does} in '{activity.operation}' at step {activity.step}"
+        self._finish(End("failed", code, cause, first.rank, first.step, self.peaks(), frozenset(ranks)))
 
     def _last_seen(self, peer: Peer) -> str:
-        return f"{peer.name} (in '{peer.operation}' at step {peer.step}, peak memory {gigabytes(peer.peak)})"
+        return f"{peer.name} (last seen in '{peer.operation}' at step {peer.step}, peak memory {gigabytes(peer.peak)})"
 
     def _speaks(self, missing: Iterable[int]) -> bool:
         there = {peer.rank for peer in self._peers.values() if not peer.ended}
         return self.me.rank == min(there - set(missing) or there)
 
-    def _peaks(self) -> dict[int, int]:
-        return {peer.rank: peer.peak for peer in self._peers.values()}
+    def peaks(self) -> dict[int, int]:
+        """The most bytes that each rank was known to hold."""
+        return {peer.rank: peer.peak for peer in self._peers.values()} | {self.me.rank: peak_memory()}
 
     # Signals
 
@@ -251,20 +269,24 @@ class Watchdog(threading.Thread):
         if number == signals.SIGINT and self.asked_to_stop == signals.name_of(number):
             os._exit(128 + number)
         self._signal = self._signal or (time.monotonic(), number)
-        self._next_beat = min(self._next_beat, self._signal[0] + _PEERS_SHOW)
+
+    @property
+    def _signal_due(self) -> float:
+        return self._signal[0] + _PEERS_SHOW if self._signal else math.inf
 
     def _consider_signal(self, now: float) -> None:
         """A launcher that ends the job after a rank's death sends signals too, so the peers have the first word."""
-        if self._signal is None or now < self._signal[0] + _PEERS_SHOW:
+        if self._signal is None or now < self._signal_due:
             return
         number, self._signal = self._signal[1], None
         name = signals.name_of(number)
         if number != signals.SIGUSR1 and self._launch.under_mpirun:
             # SIGKILL follows within a quarter of a second: no time to agree on anything.
-            cause = f"{self.me.name} was ended by {name} in '{activity.operation}' at step {activity.step}"
+            why = f"by {name}" if os.getppid() == self._parent else "because its launcher is gone"
+            cause = f"{self.me.name} was ended {why} in '{activity.operation}' at step {activity.step}"
             complain(cause)
             self._gossip.tell(["end", self.me.rank, "interrupted", 128 + number, cause, activity.step, []])
-            self._finish(End("interrupted", 128 + number, cause, None, activity.step, self._peaks()), told=True)
+            self._finish(End("interrupted", 128 + number, cause, None, activity.step, self.peaks()), told=True)
         self._gossip.tell(["stop", "all", name])
         self._stop_asked(name)
 
@@ -279,9 +301,9 @@ class Watchdog(threading.Thread):
     # The end
 
     def _failed(self, code: int, cause: str, step: int) -> None:
-        self._gossip.tell(["fail", self.me.rank, "failed", int(ExitCode.PEER_FAILED), cause, step, []])
+        self._gossip.tell(["fail", self.me.rank, "failed", int(code), cause, step, []])
         self._gossip.flush(_FAREWELL)
-        self._record(End("failed", code, cause, self.me.rank, step, self._peaks()))
+        self._record(End("failed", code, cause, self.me.rank, step, self.peaks()))
         leaving.leave(code, self._launch)
 
     def _finish(self, end: End, told: bool = False, late: list[Late] | None = None) -> NoReturn:
@@ -299,16 +321,18 @@ class Watchdog(threading.Thread):
             complain(end.cause)
             rank = self.me.rank if end.rank is None else end.rank
             self._gossip.tell(["end", rank, end.status, int(end.code), end.cause, end.step, sorted(end.missing)])
+        me, near = self.me, [peer for peer in self._peers.values() if peer.leader == self.me.leader]
+        cut_off = self._cut_off(end)
+        if cut_off and me.rank == min((p.rank for p in near if p.rank not in end.missing), default=me.rank):
+            leaving.end_launcher()
         self._record(end)
         self._gossip.flush()
-        me, near = self.me, [peer for peer in self._peers.values() if peer.leader == self.me.leader]
-        if self._cut_off(end):
-            if me.rank == min((p.rank for p in near if p.rank not in end.missing), default=me.rank):
-                leaving.end_launcher()
-        elif end.status == "failed":
+        aborts = speaks and self._launch.needs_abort and not (cut_off and self._launch.under_mpirun)
+        if not aborts and (end.status != "interrupted" or self._launch.needs_abort):
+            # A launcher that kills at the first exit leaves no time to write; Open MPI's is about to kill in any case.
             time.sleep(_LAUNCHER_ACTS)
         stuck = [item.peer for item in late or () if item.peer in near and item.peer is not me]
-        leaving.leave(end.code, self._launch, speaks, stuck)
+        leaving.leave(end.code, self._launch, aborts, stuck)
 
     def _told_within(self, seconds: float) -> bool:
         """Whether another rank ends the run in the meantime; if one does, this rank leaves there and then."""
@@ -369,6 +393,11 @@ def stop() -> None:
 def on_end(record: Callable[[End], None]) -> Callable[[], None]:
     """:meth:`Watchdog.on_end` of this process's watchdog, if it has one."""
     return current.on_end(record) if current is not None else lambda: None
+
+
+def known_peaks() -> Mapping[int, int]:
+    """:meth:`Watchdog.peaks` of this process's watchdog, if it has one."""
+    return current.peaks() if current is not None else {}
 
 
 def asked_to_stop() -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain.cluster.cores import visible_cores
 from mpitrain.cluster.mpi import MPI
-from mpitrain.cluster.waiting import idle, waiting
+from mpitrain.cluster.waiting import idle, now, waiting
 
 MAX_COUNT = 2**31 - 1
 """The largest number of elements in one MPI message."""
@@ -87,10 +87,25 @@ class World:
         """The other ranks, by their number in the whole job."""
         return tuple(r for r in self.origin if r != self.origin[self.rank])
 
+    def split_by(self, color: int) -> World:
+        """A world of the ranks that give the same ``color``, in their order here. Every rank must call it."""
+        comm = self.comm.Split(color, self.rank)
+        world = World.of(comm)
+        comm.Free()
+        return world
+
     def meet(self, operation: str, step: int = 0) -> None:
         """Return when every rank has come here; where ranks outnumber cores, sleep until then."""
         with waiting(operation, step, self.others):
             idle([self.comm.Ibarrier()], self.crowded)
+
+    def meet_closely(self, operation: str) -> None:
+        """Like :meth:`meet`, where all come at nearly the same time."""
+        with waiting(operation, now.step, self.others):
+            if self.crowded:
+                idle([self.comm.Ibarrier()], True)
+            else:
+                self.comm.Barrier()
 
     def gather_all(self, value: Any, operation: str, step: int = 0) -> list[Any]:
         """Every rank's (small) object, in rank order, on every rank; not for the hot path."""

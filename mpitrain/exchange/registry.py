@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.world import World
+from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.exchange.allreduce.exchange import AllReduceExchange
+from mpitrain.exchange.allreduce.updates import OptimizerFor, open_update
 from mpitrain.exchange.base import Exchange, OnCut, Plan
 from mpitrain.exchange.servers.decider import Asynchronous, Decider, Synchronous
 from mpitrain.exchange.servers.exchange import ServerLoop, WorkerExchange
 from mpitrain.exchange.servers.shards import cut
 from mpitrain.parameters.layout import Layout
-from mpitrain.parameters.optimizers import SliceOptimizer
-
-OptimizerFor = Callable[[slice], SliceOptimizer]
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ def open_exchange(
     optimizer_for: OptimizerFor,
     plan: Plan,
     on_cut: OnCut,
+    allreduce: AllReduceChoice = AllReduceChoice(),  # noqa: B008
 ) -> Exchange | ServerLoop:
     """This rank's end of the exchange; every rank of ``world`` must call it together.
 
@@ -78,10 +77,15 @@ def open_exchange(
         optimizer_for: makes the optimizer of a slice.
         plan: the run.
         on_cut: called by every rank at each cut.
+        allreduce: how gradients are summed where there are no servers.
+
+    Raises:
+        InputError: where that cannot be done on these ranks.
     """
     policy = MODES[mode].decider
     if policy is None:
-        return AllReduceExchange(world, layout, parameters, optimizer_for(shards[0]), plan, on_cut)
+        update = open_update(allreduce, world, layout, optimizer_for)
+        return AllReduceExchange(world, layout, parameters, update, plan, on_cut)
     if roles.works(world.rank):
         return WorkerExchange(world, roles, shards, layout, plan, on_cut)
     me = roles.servers.index(world.rank)

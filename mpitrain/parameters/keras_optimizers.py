@@ -13,7 +13,7 @@ import tensorflow as tf
 from mpitrain.errors import InputError
 from mpitrain.parameters.keras_memory import shared_tensor
 from mpitrain.parameters.layout import Entry, Layout
-from mpitrain.parameters.optimizers import OPTIMIZERS, OptimizerSpec, is_elementwise
+from mpitrain.parameters.optimizers import OPTIMIZERS, Blocks, OptimizerSpec, is_elementwise
 
 
 def spec_from_keras(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
@@ -103,12 +103,14 @@ class KerasSliceOptimizer:
     def apply(
         self,
         parameters: np.ndarray,
-        gradient: np.ndarray,
+        gradient: np.ndarray | Blocks,
         out: np.ndarray,
         learning_rate: float,
         scale: float = 1.0,
     ) -> None:
         """See ``SliceOptimizer.apply``."""
+        if not isinstance(gradient, np.ndarray):
+            gradient = gradient(0, self.size)
         rate, factor = np.float32(learning_rate), np.float32(scale)
         out[...] = memoryview(self._function(tf.constant(parameters), shared_tensor(gradient), rate, factor))
 

@@ -28,6 +28,9 @@ OPTIMIZERS = tuple(sorted(ELEMENTWISE | BY_VARIABLE))
 BLOCK = 131072
 """Elements that are updated at a time: few enough for the cache, enough to hide the cost of calling numpy."""
 
+GIVEN_BLOCK = 32768
+"""The same where the gradient is computed block by block, from several vectors."""
+
 
 @dataclass(frozen=True)
 class OptimizerSpec:
@@ -57,6 +60,14 @@ class OptimizerSpec:
         return None if rate is None else float(rate)
 
 
+class Blocks(Protocol):
+    """A vector that is computed when and where it is needed, so that it is still in the cache then."""
+
+    def __call__(self, start: int, stop: int) -> np.ndarray:
+        """Elements ``start`` to ``stop``; only to be read, valid until the next call."""
+        ...
+
+
 class SliceOptimizer(Protocol):
     """One optimizer's state for a slice of the parameter vector."""
 
@@ -75,7 +86,7 @@ class SliceOptimizer(Protocol):
     def apply(
         self,
         parameters: np.ndarray,
-        gradient: np.ndarray,
+        gradient: np.ndarray | Blocks,
         out: np.ndarray,
         learning_rate: float,
         scale: float = 1.0,
@@ -84,7 +95,7 @@ class SliceOptimizer(Protocol):
 
         Args:
             parameters: shape ``(stop - start,)``, the slice before the update.
-            gradient: same shape, only read; ``scale`` times it is what is applied.
+            gradient: same shape, only read, or what gives it block by block; ``scale`` times it is what is applied.
             out: same shape, receives the new parameters; may be ``parameters`` itself.
             learning_rate: for this update.
             scale: a factor on the gradient, such as one over the sum of weights.
@@ -184,11 +195,13 @@ class _Blocked:
         """Copy ``values`` into a state vector."""
         self._state[name][...] = values
 
-    def _blocks(self, *vectors: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-        """The same block of each vector and of each scratch, one block after another."""
-        for start in range(0, self.size, BLOCK):
-            stop = min(start + BLOCK, self.size)
-            yield (*[v[start:stop] for v in vectors], *[s[: stop - start] for s in self._scratch])
+    def _blocks(self, gradient: np.ndarray | Blocks, *vectors: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+        """The same block of the gradient, of each vector and of each scratch, one block after another."""
+        block = BLOCK if isinstance(gradient, np.ndarray) else GIVEN_BLOCK
+        for start in range(0, self.size, block):
+            stop = min(start + block, self.size)
+            given = gradient[start:stop] if isinstance(gradient, np.ndarray) else gradient(start, stop)
+            yield (given, *[v[start:stop] for v in vectors], *[s[: stop - start] for s in self._scratch])
 
 
 class BlockedSGD(_Blocked):
@@ -202,7 +215,7 @@ class BlockedSGD(_Blocked):
     def apply(
         self,
         parameters: np.ndarray,
-        gradient: np.ndarray,
+        gradient: np.ndarray | Blocks,
         out: np.ndarray,
         learning_rate: float,
         scale: float = 1.0,
@@ -211,11 +224,11 @@ class BlockedSGD(_Blocked):
         rate = self._cast(learning_rate * scale)
         mu = self._cast(self.momentum)
         if not self.momentum:
-            for p, g, new, s in self._blocks(parameters, gradient, out):
+            for g, p, new, s in self._blocks(gradient, parameters, out):
                 np.multiply(g, rate, s)
                 np.subtract(p, s, new)
         else:
-            for p, g, new, m, s in self._blocks(parameters, gradient, out, self._state["momentum"]):
+            for g, p, new, m, s in self._blocks(gradient, parameters, out, self._state["momentum"]):
                 np.multiply(g, rate, s)
                 np.multiply(m, mu, m)
                 np.subtract(m, s, m)
@@ -247,7 +260,7 @@ class BlockedAdam(_Blocked):
     def apply(
         self,
         parameters: np.ndarray,
-        gradient: np.ndarray,
+        gradient: np.ndarray | Blocks,
         out: np.ndarray,
         learning_rate: float,
         scale: float = 1.0,
@@ -259,7 +272,7 @@ class BlockedAdam(_Blocked):
         alpha, factor = self._cast(learning_rate * correction), self._cast(scale)
         new_m, new_v, epsilon = self._cast(1 - beta_1), self._cast(1 - beta_2), self._cast(self.epsilon)
         state = self._state["momentum"], self._state["velocity"]
-        for p, g, new, m, v, s, t in self._blocks(parameters, gradient, out, *state):
+        for g, p, new, m, v, s, t in self._blocks(gradient, parameters, out, *state):
             if scale != 1.0:
                 g = np.multiply(g, factor, t)
             np.subtract(g, m, s)

@@ -66,8 +66,13 @@ def writing(path: Path) -> Iterator[None]:
         raise InputError(f"cannot write {path} ({error.strerror or error}): {advice}") from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, replace: bool = True) -> None:
     """Write ``content`` to ``path`` so that at any moment the file is the old one (or none) or the new one.
+
+    Args:
+        path: the file.
+        content: all of it.
+        replace: whether to replace a file that is there; else that one stays.
 
     Raises:
         InputError: when it cannot be written; nothing is left behind then.
@@ -79,7 +84,12 @@ def write_whole(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            if replace:
+                temporary.replace(path)
+            else:
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, path)
+                temporary.unlink()
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -87,15 +97,15 @@ def write_whole(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write ``plain(data)`` to ``path`` as indented JSON, atomically.
+def write_json(path: Path, data: Any, replace: bool = True) -> None:
+    """Write ``plain(data)`` to ``path`` as indented JSON, atomically; ``replace`` as in :func:`write_whole`.
 
     Raises:
         InputError: when the file cannot be written.
         TypeError: when ``data`` has no plain form; nothing is written then.
     """
     text = json.dumps(plain(data), indent=2, allow_nan=False)
-    write_whole(path, f"{text}\n".encode())
+    write_whole(path, f"{text}\n".encode(), replace)
 
 
 def _sync_folder(folder: Path) -> None:

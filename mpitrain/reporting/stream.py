@@ -1,26 +1,48 @@
-"""The stream that a run talks to: whether somebody watches it, and what happens when nobody does any more."""
+"""The streams that a run talks to: whether somebody watches, and what happens when nobody does any more.
+
+A reader that has seen enough (``| head -1``), a stream that was closed (``>&-``) or a terminal that went away must not
+change how a run ends, so nothing here ever raises: all that is printed goes through this module.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-from typing import IO, TextIO, cast
+import sys
+from typing import IO, TYPE_CHECKING, TextIO, cast
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PLAIN_WIDTH = 120
 """Columns where the stream is no terminal and says nothing of its width."""
 
 
-class QuietStream(io.TextIOBase):
-    """Writes through to ``stream`` until that fails, and swallows everything from then on.
+def say(text: str, to_errors: bool = False) -> None:
+    """Print one text, by default to standard output."""
+    QuietStream(sys.stderr if to_errors else sys.stdout).write(f"{text}\n")
 
-    A reader that has seen enough (``| head -1``) or a terminal that was closed must not end a training run.
+
+def open_closed_streams() -> None:
+    """Let standard streams that were closed before the start lead nowhere.
+
+    Else the next file that is opened gets their number, and with it all that C libraries print.
     """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: TextIO | None = stream
+
+class QuietStream(io.TextIOBase):
+    """Writes through to ``stream`` until that fails, and swallows everything from then on."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
         self._terminal = on_terminal(stream)
 
     @property
@@ -62,20 +84,22 @@ class QuietStream(io.TextIOBase):
                 os.close(nowhere)
 
 
-def on_terminal(stream: TextIO) -> bool:
+def on_terminal(stream: TextIO | None) -> bool:
     """Whether ``stream`` ends on a terminal that somebody looks at.
 
     Open MPI gives every rank a pseudo-terminal, also when the output of ``mpirun`` goes to a file: only its
     size, which is zero columns then, tells the two apart.
     """
     try:
-        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
+        return stream is not None and stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
     except (OSError, ValueError):
         return False
 
 
-def console_on(stream: TextIO) -> Console:
+def console_on(stream: TextIO | None) -> Console:
     """A rich console on ``stream``: colours on a terminal, plain text of 120 columns elsewhere."""
+    from rich.console import Console
+
     quiet = QuietStream(stream)
     terminal = quiet.isatty()
     width = None if terminal else PLAIN_WIDTH

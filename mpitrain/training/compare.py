@@ -14,10 +14,11 @@ from mpitrain.exchange.registry import MODES
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.comparison import Comparison, ModeResult, print_comparison, write_comparison
 from mpitrain.reporting.plot import plot_comparison, require_matplotlib
+from mpitrain.reporting.stream import say
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, defaults_of, prepare
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, prepare
 from mpitrain.training.trainer import plan_lines
 
 
@@ -54,7 +55,7 @@ def compare_modes(
     speaker = Roles((), tuple(range(world.size)))
     if world.rank == speaker.chief:
         for line in plan_lines(config, ", then ".join(r.describe() for r in roles.values())):
-            print(line, flush=True)
+            say(line)
     if dry_run:
         return None
     with running():
@@ -78,7 +79,7 @@ def _compare(
                 plot_comparison(output.run_dir, comparison)
     if world.rank == speaker.chief:
         print_comparison(comparison, sys.stdout)
-        print(f"written to {output.path}", flush=True)
+        say(f"written to {output.path}")
     output.close()
     return comparison
 
@@ -96,6 +97,8 @@ def _run_all(
     books = books_for(setup, modes, roles)
     output.store(config.as_dict() | {"mode": None, "run_dir": None})
     choose(setup, setup.full_batch)
+    if any(not roles[mode].servers for mode in modes):
+        choose_sum(setup)
     results = [_run(setup, output, mode, roles[mode], books[mode], target_accuracy) for mode in modes]
     return Comparison(config.model, setup.description.dataset, results)
 

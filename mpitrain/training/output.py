@@ -89,6 +89,10 @@ class Output:
             "jit": "on" if setup.jit else "off",
             "run_dir": None,
         }
+        if not self._roles.servers:
+            choice = setup.allreduce.choice
+            values |= {"allreduce": choice.backend, "shard_optimizer": "on" if choice.owners_update else "off"}
+            progress.note(setup.allreduce.describe())
         self.store(values)
         sharing = MODES[config.mode].sharing(workers)
         progress.note(
@@ -118,7 +122,9 @@ class Output:
         except AgreedExit as end:
             take_back()
             if end.code != ExitCode.PREEMPTED:
-                self._broken_off(End("failed", int(end.code or 0), end.reason, None, now.step, {}))
+                self._broken_off(
+                    End("failed", int(end.code or 0), end.reason, end.rank, now.step, watchdog.known_peaks())
+                )
             raise
         # After any other exception the hooks end this process, and the watchdog needs what it was told.
         take_back()
@@ -136,7 +142,8 @@ class Output:
                 model=self._config.model,
                 peak_memory=end.peaks,
             )
-            write_summary(self.path, told)
+            # Where a network fell apart both sides believe the other to be gone: the keeper's word counts.
+            write_summary(self.path, told, replace=self.run_dir is not None)
 
     def end_if_preempted(self, outcome: Outcome) -> None:
         """Leave together where a signal has asked for the end.

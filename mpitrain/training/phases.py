@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mpitrain.cluster.agreement import AgreedExit, agree
+from mpitrain.cluster.memory import is_memory_error, peak_and_node
 from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
-from mpitrain.errors import InputError, MpitrainError
+from mpitrain.errors import InputError, MpitrainError, OutOfMemoryError
 
 log = logging.getLogger("mpitrain")
 
@@ -19,15 +20,20 @@ def phase(world: World, name: str) -> Iterator[None]:
     """Run a block on every rank; leave it only if it succeeded on all.
 
     Raises:
-        AgreedExit: on every rank, when the block raised a :class:`MpitrainError` on any.
+        AgreedExit: on every rank, when the block raised a :class:`MpitrainError` on any, or memory ran out there.
     """
     error: MpitrainError | None = None
     log.info("%s", name)
     now.work(name)
     try:
         yield
-    except MpitrainError as wrong:
-        error = wrong
+    except Exception as wrong:
+        if is_memory_error(wrong):
+            error = OutOfMemoryError(f"memory ran out in '{name}': {peak_and_node()}")
+        elif isinstance(wrong, MpitrainError):
+            error = wrong
+        else:
+            raise
     agree(world, error, name)
 
 

@@ -146,6 +146,7 @@ class Run:
                 lambda part: make_optimizer(about.optimizer, about.layout, part.start, part.stop),
                 self._plan,
                 self._meet,
+                setup.allreduce.choice,
             )
         if isinstance(exchange, ServerLoop):
             self._server = exchange
@@ -316,10 +317,18 @@ class Run:
             staleness_mean=totals.staleness_sum / max(1, totals.pushes) if served else None,
             staleness_max=totals.staleness_max if served else None,
             dropped={r: {"not finite": told[r].dropped} for r in roles.workers if told[r].dropped},
-            choices={"jit": "on" if setup.jit else "off", "allreduce": "mpi"},
+            choices=self._choices(),
             versions=about.versions,
             peak_memory={rank: t.peak_bytes for rank, t in enumerate(told)},
         )
+
+    def _choices(self) -> dict[str, str]:
+        """What was chosen by measuring, as explicit values."""
+        chosen = {"jit": "on" if self._setup.jit else "off"}
+        if not self._roles.servers:
+            allreduce = self._setup.allreduce.choice
+            chosen |= {"allreduce": allreduce.backend, "shard_optimizer": "on" if allreduce.owners_update else "off"}
+        return chosen
 
 
 def _do_nothing(totals: Totals) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,13 @@ from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.config import RunConfig
 from mpitrain.data.mnist import Dataset, load
 from mpitrain.errors import InputError
+from mpitrain.exchange.allreduce.backends import AllReduceChoice
+from mpitrain.exchange.allreduce.choose import Measured, choose_allreduce
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.models import MODELS
 from mpitrain.parameters.layout import Layout, aligned_zeros
-from mpitrain.parameters.optimizers import OptimizerSpec
+from mpitrain.parameters.optimizers import OptimizerSpec, is_elementwise, make_optimizer
+from mpitrain.reporting.stream import say
 from mpitrain.training.feed import Feed
 from mpitrain.training.keras_start import start_tensorflow
 from mpitrain.training.phases import check_same, phase
@@ -78,6 +80,7 @@ class Setup:
     initial_state: np.ndarray | None = None
     jit: bool = False
     jit_reason: str = "as asked"
+    allreduce: Measured = field(default_factory=lambda: Measured(AllReduceChoice()))
 
     @property
     def full_batch(self) -> int:
@@ -144,6 +147,24 @@ def prepare(
     return Setup(world, config, description, initial, threads, step, feed, state)
 
 
+def choose_sum(setup: Setup) -> None:
+    """Settle how gradients are summed in all-reduce; the same on every rank, and printed and stored as such.
+
+    Raises:
+        AgreedExit: on every rank, when what was asked for cannot be done.
+    """
+    config, about = setup.config, setup.description
+    with phase(setup.world, "choosing an all-reduce"):
+        setup.allreduce = choose_allreduce(
+            setup.world,
+            about.layout,
+            config.allreduce,
+            config.shard_optimizer,
+            is_elementwise(about.optimizer),
+            lambda part: make_optimizer(about.optimizer, about.layout, part.start, part.stop),
+        )
+
+
 def choose(setup: Setup, size: int) -> None:
     """Trace the gradient step, and decide by measuring whether XLA compiles it, the same on all ranks.
 
@@ -184,11 +205,10 @@ def set_threads(world: World, config: RunConfig, workers: tuple[int, ...]) -> in
     if config.threads is None and (limit := cores.slurm_cores()) is not None:
         threads = min(threads, limit)
     if not cores.set_in_time() and world.rank == workers[0]:
-        print(
+        say(
             "mpitrain: warning: TensorFlow was imported before mpitrain, which came too late to set the number of "
             "threads: import mpitrain first",
-            file=sys.stderr,
-            flush=True,
+            to_errors=True,
         )
     cores.limit_threads(threads, config.allow_gpu)
     return threads

@@ -15,11 +15,12 @@ from mpitrain.errors import InputError
 from mpitrain.exchange.registry import MODES
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.history import HistoryRecord
+from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import Summary
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, defaults_of, prepare
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, prepare
 
 
 class Trainer:
@@ -70,7 +71,7 @@ class Trainer:
     def describe(self) -> None:
         """Print the resolved configuration, on one rank."""
         if self.is_main:
-            print("\n".join(plan_lines(self.config, self.roles.describe())), flush=True)
+            say("\n".join(plan_lines(self.config, self.roles.describe())))
 
     def fit(self, data: Dataset | None = None) -> list[HistoryRecord]:
         """Train, evaluate, and write the run directory.
@@ -92,6 +93,8 @@ class Trainer:
                 setup = prepare(world, config, roles.workers, self._model, data)
                 book, cuts = schedule(setup, config.mode, len(roles.workers))
                 choose(setup, setup.full_batch)
+                if not roles.servers:
+                    choose_sum(setup)
                 with open_progress(world, roles, book, config.eval_on) as progress:
                     run = Run(setup, config.mode, roles, book, cuts, progress, output.run_dir)
                     output.resolved(setup, book, run.rate.base, progress)

@@ -41,3 +41,10 @@ def test_servers_outrun_tensorflow_1() -> None:
     options = ["--models", "mlp", "--modes", "ps-async", "--repeats", "2"]
     ended = run([sys.executable, "-m", "benchmarks.servers", *options], 280, variables, ROOT).check()
     assert ratios(ended.out)["mlp"] >= LOOSE * 2
+
+
+def test_the_watchdog_costs_little() -> None:
+    told = launch(2, ["-m", "benchmarks.watchdog", "--blocks", "3"], 280, cwd=ROOT).check().out
+    # What its thread uses of a core shows however busy the machine is; the ratio of the steps only on a quiet one.
+    (share,) = re.findall(r"share of a core: \*\*([\d.]+)\*\*", told)
+    assert float(share) < 0.03

@@ -6,7 +6,11 @@ mpirun -np 3 python -m tests.cluster.doorbells
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +21,10 @@ from mpitrain.cluster.job import start_mpi, stop_mpi
 from mpitrain.cluster.world import World
 from mpitrain.errors import PeerLostError
 
-held: list[socket.socket] = []
+CROWD = 100
 
+held: list[socket.socket] = []
+called: list[Any] = []
 
 strangers = 0
 call = links._call
@@ -27,7 +33,8 @@ call = links._call
 def knock(world: World, rank: int, places: list, key: bytes, deadline: float) -> socket.socket:
     """Before a rank calls another, strangers have called it: they talk rubbish, hold the line, or hang up."""
     global strangers
-    for words in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 20, b"short", b"", None):
+    rubbish = (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 20, b"short", None)
+    for words in (*rubbish, *[b""] * CROWD):
         stranger = socket.socket(socket.AF_INET if isinstance(places[0], tuple) else socket.AF_UNIX)
         stranger.connect(places[-1])
         strangers += 1
@@ -36,7 +43,30 @@ def knock(world: World, rank: int, places: list, key: bytes, deadline: float) ->
         else:
             stranger.sendall(words)
             held.append(stranger)
+    called.append(places[-1])
     return call(world, rank, places, key, deadline)
+
+
+def listeners() -> list[str]:
+    """What this process listens on: the abstract Unix sockets, and the TCP ports that are no MPI library's."""
+    mine = {
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    }
+    unix = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    accepting = 0x10000
+    return [
+        row[-1]
+        for row in unix
+        if f"socket:[{row[6]}]" in mine and int(row[3], 16) & accepting and "mpitrain" in row[-1]
+    ]
+
+
+def closed(place: Any) -> bool:
+    """Whether nobody listens there any more."""
+    with socket.socket(socket.AF_INET if isinstance(place, tuple) else socket.AF_UNIX) as knocking:
+        return knocking.connect_ex(place) == errno.ECONNREFUSED
 
 
 def talk(world: World) -> None:
@@ -61,11 +91,14 @@ def talk(world: World) -> None:
 def main() -> None:
     install_hooks()
     world = start_mpi()
+    assert not listeners(), "once all have met, the watchdog's door is shut"
     links._call = knock
     talk(world)
     alone = dataclasses.replace(world, leaders=tuple(range(world.size)))  # as if each rank had a host of its own
     talk(alone)
-    assert strangers == 5 * 2 * world.rank
+    assert strangers == (4 + CROWD) * 2 * world.rank
+    assert not listeners()
+    assert all(map(closed, called))
     print("well", flush=True)
     stop_mpi()
 

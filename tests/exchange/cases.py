@@ -71,6 +71,33 @@ CASES = [
         slow={1: 0.03, 2: 0.002, 3: 0.002},
         every=None,
     ),
+    # One rank is asked to stop: a worker, server 0, another server; before a cut, at one, at the last one.
+    *(
+        Case(f"allreduce-stop-{rank}-{at}", "allreduce", 3, stop={rank: at}, every=5)
+        for rank, at in ((0, 0), (1, 4), (2, 5), (2, 20))
+    ),
+    *(
+        Case(f"ps-sync-stop-{rank}-{at}", "ps-sync", 4, servers=2, stop={rank: at}, every=5)
+        for rank, at in ((0, 0), (0, 4), (1, 4), (1, 0), (2, 0), (3, 5), (3, 9), (2, 20))
+    ),
+    *(
+        Case(
+            f"ps-async-stop-{rank}-{at}",
+            "ps-async",
+            5,
+            servers=2,
+            stop={rank: at},
+            every=10,
+            steps=40,
+            jitter=0.003,
+        )
+        for rank, at in ((0, 0), (0, 9), (1, 10), (1, 23), (2, 0), (3, 5), (4, 8))
+    ),
+    Case("allreduce-stop-bad", "allreduce", 3, stop={1: 6}, max_bad=3, poison={1: (4, 5), 2: (2,)}),
+    Case("allreduce-stop-starved", "allreduce", 4, stop={3: 3}, samples=26, batch=6, steps=9, every=2),
+    Case("ps-sync-stop-bad", "ps-sync", 4, servers=1, stop={2: 6}, max_bad=3, poison={2: (4, 5), 3: (2,)}),
+    Case("ps-async-stop-bad", "ps-async", 4, servers=1, stop={0: 6}, max_bad=3, steps=40, poison={2: (1, 2), 3: (2,)}),
+    Case("ps-async-stop-all", "ps-async", 5, servers=2, stop={0: 7, 1: 8, 2: 2, 3: 3, 4: 2}, steps=40, jitter=0.003),
 ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mpitrain.cluster.roles import assign
+from mpitrain.exchange.base import Cut
 from mpitrain.exchange.tickets import TicketBook
 from tests.exchange.cases import CASES
 from tests.support.numpy_run import SAMPLES, Case
@@ -17,8 +18,11 @@ from tests.support.numpy_step import Samples, SoftmaxStep
 Seen = list[dict[str, Any]]
 Exchanged = Callable[[str], Seen]
 BY_NAME = {case.name: case for case in CASES}
-SYNCHRONOUS = [c for c in CASES if c.mode != "ps-async" and c.steps == 20 and not c.undivided and not c.poison]
-ASYNCHRONOUS = [c for c in CASES if c.mode == "ps-async"]
+SYNCHRONOUS = [
+    c for c in CASES if c.mode != "ps-async" and c.steps == 20 and not c.undivided and not c.poison and not c.stop
+]
+ASYNCHRONOUS = [c for c in CASES if c.mode == "ps-async" and not c.stop]
+STOPPED = [c for c in CASES if c.stop]
 SERVED = [c for c in CASES if c.servers]
 
 
@@ -91,7 +95,7 @@ def test_the_number_of_servers_changes_no_bit(workers: int, optimizer: str, exch
         assert np.array_equal(one, vector)
 
 
-@named([c for c in CASES if c.steps is not None])
+@named([c for c in CASES if c.steps is not None and not c.stop])
 def test_exactly_the_asked_updates_are_applied_on_every_server(case: Case, exchanged: Exchanged) -> None:
     for s in exchanged(case.name):
         assert s["version"] == case.steps
@@ -102,10 +106,12 @@ def test_each_gradient_is_applied_on_every_server_or_counted_as_dropped(case: Ca
     seen = exchanged(case.name)
     good = sum(s["pushed"]["good"] for s in seen)
     bad = sum(s["pushed"]["bad"] for s in seen)
-    assert good > 0
+    assert good > 0 or seen[0]["version"] == 0
     assert {s["applied"] for s in seen} == {good}
     assert {s["bad"] for s in seen if not s["serves"]} == {bad}
-    assert bad == sum(len(steps) for steps in case.poison.values())
+    done = {s["rank"]: s["pushed"]["good"] + s["pushed"]["bad"] for s in seen}
+    assert bad == sum(at < done[rank] for rank, steps in case.poison.items() for at in steps)
+    assert case.stop or bad == sum(len(steps) for steps in case.poison.values())
 
 
 @named([c for c in CASES if not c.poison])
@@ -115,7 +121,7 @@ def test_an_epoch_is_one_pass_over_the_data(case: Case, exchanged: Exchanged) ->
     for s in seen:
         for _, epoch, first, count in s["tickets"]:
             handed.setdefault(epoch, []).extend(range(first, first + count))
-    last = max(handed)
+    last = max(handed, default=0)
     for epoch, places in handed.items():
         assert len(set(places)) == len(places), "no sample twice in an epoch"
         if epoch < last:
@@ -139,7 +145,8 @@ def test_bytes_sent_follow_the_formula(case: Case, exchanged: Exchanged) -> None
     else:
         # A pull for each push, less those that a worker without a ticket waits out, and one at each cut.
         cuts = len(seen[0]["cuts"])
-        assert first < pulled <= first + (seen[0]["applied"] + cuts * case.workers) * nbytes
+        assert seen[0]["version"] == 0 or first < pulled
+        assert first <= pulled <= first + (seen[0]["applied"] + cuts * case.workers) * nbytes
 
 
 @named([c for c in CASES if c.mode == "allreduce"])
@@ -198,6 +205,28 @@ def test_a_run_repeats_bit_for_bit(exchanged: Exchanged, tmp_path: Any) -> None:
         if case.mode != "ps-async":
             again = pickle.loads((tmp_path / f"{case.name}.{case.ranks - 1}").read_bytes())
             assert np.array_equal(again["parameters"], exchanged(case.name)[-1]["parameters"]), case.name
+
+
+@named(STOPPED)
+def test_a_rank_that_is_asked_to_stop_ends_all_at_one_version(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    (version,) = {s["version"] for s in seen}
+    last = seen[0]["cuts"][-1]
+    assert last[0] == version
+    assert [why for _, why in seen[0]["cuts"][:-1]] == [Cut.ON_THE_WAY] * (len(seen[0]["cuts"]) - 1)
+    assert case.every is not None
+    assert [at for at, _ in seen[0]["cuts"][:-1]] == list(range(case.every, version + (version == 0), case.every))
+    assert last[1] == (Cut.LAST if version == case.steps else Cut.STOPPED)
+    if case.mode == "ps-async":
+        assert case.steps is not None
+        # Each worker still settles the gradient that it computes; nobody begins another.
+        assert min(case.stop.values()) - sum(map(len, case.poison.values())) <= version < case.steps
+    elif not case.poison:
+        ((rank, asked),) = case.stop.items()
+        # All-reduce, and servers but the first, say so with the next gradients; the others may before there are any.
+        late = case.mode == "allreduce" or 0 < rank < case.servers
+        next_push = rank < case.servers and (asked > 0 or rank > 0)
+        assert version == (max(asked, 1) if late and not next_push else asked + next_push)
 
 
 def test_roles_cover_every_rank() -> None:

@@ -9,13 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpitrain.exchange.combine import add_in_order, coefficients
+from mpitrain.exchange.servers.messages import Action
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.parameters.optimizers import BlockedSGD
 from tests.support.simulation import LAYOUT, Scenario, Simulation, gradient
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, synchronous: bool | None = None, bad: bool = True) -> Scenario:
+def scenarios(draw: st.DrawFn, synchronous: bool | None = None, bad: bool = True, stop: bool = False) -> Scenario:
+    servers, workers = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    asked = st.tuples(st.integers(0, servers + workers - 1), st.integers(0, 300))
     samples, size = draw(st.integers(1, 40)), draw(st.integers(1, 12))
     by_samples = draw(st.booleans())
     total = draw(st.integers(1, 100)) if by_samples else None
@@ -23,18 +26,29 @@ def scenarios(draw: st.DrawFn, synchronous: bool | None = None, bad: bool = True
     inner = draw(st.sets(st.integers(1, max(1, book.updates - 1)), max_size=6))
     return Scenario(
         synchronous=draw(st.booleans()) if synchronous is None else synchronous,
-        servers=draw(st.integers(1, 3)),
-        workers=draw(st.integers(1, 5)),
+        servers=servers,
+        workers=workers,
         book=book,
         cuts=tuple(sorted({cut for cut in inner if cut < book.updates} | {book.updates})),
         max_bad=draw(st.integers(0, 3)) if bad else 0,
         bad=draw(st.sampled_from([0.0, 0.02, 0.2])) if bad else 0.0,
         seed=draw(st.integers(0, 2**32)),
+        stops=tuple(draw(st.lists(asked, min_size=1, max_size=3))) if stop else (),
     )
+
+
+either = st.booleans().flatmap(lambda stop: scenarios(stop=stop))
+"""With or without ranks that are asked to stop."""
 
 
 def failed(sim: Simulation) -> bool:
     return any(worker.culprit is not None for worker in sim.workers.values())
+
+
+def all_handed_out(sim: Simulation) -> bool:
+    """Whether the book has no more tickets; where updates are counted it always has."""
+    book = sim.scenario.book
+    return book.total_samples is not None and sum(t.size for _, t in sim.handed) == book.total_samples
 
 
 def applied(sim: Simulation) -> list[list[tuple[int, int]]]:
@@ -58,7 +72,7 @@ def replay(sim: Simulation) -> list[np.ndarray]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(scenarios())
+@given(either)
 def test_everybody_ends_with_what_the_log_says(scenario: Scenario) -> None:
     sim = Simulation(scenario).run()
     versions = replay(sim)
@@ -72,7 +86,7 @@ def test_everybody_ends_with_what_the_log_says(scenario: Scenario) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(scenarios())
+@given(either)
 def test_each_push_is_settled_once_and_counted(scenario: Scenario) -> None:
     sim = Simulation(scenario).run()
     log = sim.servers[0].log
@@ -116,6 +130,22 @@ def test_the_run_has_its_length_and_its_cuts(scenario: Scenario) -> None:
         assert book.updates - lost <= version <= book.updates
         reached = [cut for cut in scenario.cuts if cut <= version]
         assert list(dict.fromkeys(sim.met)) == sorted({*reached, version})
+
+
+@settings(max_examples=300, deadline=None)
+@given(scenarios(stop=True))
+def test_whoever_is_asked_to_stop_ends_all_at_one_version(scenario: Scenario) -> None:
+    sim = Simulation(scenario).run()
+    log, version = sim.servers[0].log, sim.servers[0].version
+    if failed(sim):
+        return
+    assert sim.met[-1] == version
+    whole = version == scenario.cuts[-1] or all_handed_out(sim)
+    assert sim.ends_with is (Action.END if whole else Action.STOP)
+    if sim.ends_with is Action.STOP:
+        assert sim.stop_known is not None
+    if sim.stop_known is not None:
+        assert not any(ticket for entry in log[sim.stop_known :] for _, ticket in entry.answered), "no more tickets"
 
 
 @settings(max_examples=150, deadline=None)

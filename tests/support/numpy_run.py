@@ -12,7 +12,7 @@ from mpitrain.cluster.roles import assign
 from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce import exchange as exchange_of_allreduce
 from mpitrain.exchange.allreduce import mpi
-from mpitrain.exchange.base import Plan
+from mpitrain.exchange.base import Cut, Plan
 from mpitrain.exchange.registry import MODES, open_exchange, shards_of
 from mpitrain.exchange.servers import endpoint
 from mpitrain.exchange.servers.exchange import ServerLoop
@@ -44,6 +44,8 @@ class Case:
     max_bad: int = 0
     max_count: int | None = None
     poison: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    stop: dict[int, int] = field(default_factory=dict)
+    """Rank → how many gradients it has computed, or as a server updates applied, when it is asked to stop."""
 
     @property
     def workers(self) -> int:
@@ -73,14 +75,20 @@ def _run_case(case: Case, world: World) -> dict[str, Any]:
         step.state.size,
         case.undivided,
         case.max_bad,
+        lambda: done() >= case.stop.get(world.rank, 10**9),
     )
     spec = OptimizerSpec(case.optimizer, {})
-    cuts: list[tuple[int, bool]] = []
+    cuts: list[tuple[int, Cut]] = []
     at_cut: list[np.ndarray] = []
     exchange: Any = None
 
-    def on_cut(version: int, last: bool) -> bool:
-        cuts.append((version, last))
+    def done() -> int:
+        if not roles.serves(world.rank):
+            return step.runs
+        return exchange.server.version if exchange is not None else 0
+
+    def on_cut(version: int, why: Cut) -> bool:
+        cuts.append((version, why))
         held = exchange.server.parameters if isinstance(exchange, ServerLoop) else exchange.parameters
         at_cut.append(held.copy())
         world.meet("cut", version)

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpitrain.exchange.base import Plan, Totals
 from mpitrain.exchange.servers.decider import Asynchronous, Synchronous
-from mpitrain.exchange.servers.messages import Action, Answer, Codec, Entry, Push, Ready
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Entry, Held, Push, Ready
 from mpitrain.exchange.servers.server import Outgoing, Server
 from mpitrain.exchange.servers.shards import cut
 from mpitrain.exchange.tickets import Ticket, TicketBook
@@ -27,7 +27,11 @@ SUMS = 3
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated; ``bad`` is the probability that a gradient holds NaN, ``seed`` decides every chance."""
+    """What is simulated.
+
+    ``bad`` is the probability that a gradient holds NaN, ``seed`` decides every chance; ``stops`` says of ranks
+    after how many events they are asked to stop.
+    """
 
     synchronous: bool
     servers: int
@@ -37,6 +41,7 @@ class Scenario:
     max_bad: int
     bad: float
     seed: int
+    stops: tuple[tuple[int, int], ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -115,6 +120,10 @@ class Simulation:
         self.met: list[int] = []
         self.handed: list[tuple[int, Ticket]] = []
         self.pushes: dict[tuple[int, int], Push] = {}
+        self.moment = 0
+        self.ends_with: Action | None = None
+        self.stop_known: int | None = None
+        """How many entries server 0's log had when it first heard that the run is to stop."""
 
     def run(self) -> Simulation:
         """Until everybody has ended."""
@@ -122,6 +131,7 @@ class Simulation:
         while len(self.ended) < everyone:
             events = self._events()
             assert events, f"nobody can go on: {[(w.rank, w.phase) for w in self.workers.values()]}"
+            self.moment += 1
             event = self.random.choices(events, [self._pace(e) for e in events])[0]
             match event:
                 case ("deliver", link):
@@ -166,6 +176,10 @@ class Simulation:
                 sending.surely_sent = True
         if data is not None:
             self.gradients[target][source][:] = data
+        if isinstance(message, Ready | Push | Held):
+            message.stop |= self._asked(target)
+            if message.stop and not target and self.stop_known is None:
+                self.stop_known = len(server.log)
         for out in server.on(message):
             memory = None if out.slot is None else server.slot(out.slot)
             self._send(target, out.rank, out.message, memory)
@@ -176,6 +190,9 @@ class Simulation:
             self.ended.add(target)
         elif server.reached is not Action.RUN:
             self.meeting.add(target)
+
+    def _asked(self, rank: int) -> bool:
+        return any(rank == asked and self.moment > when for asked, when in self.scenario.stops)
 
     def _settle(self, server: int) -> None:
         for sending in [s for s in self.sendings if s.server == server]:
@@ -189,12 +206,13 @@ class Simulation:
 
     def _work(self, worker: Worker) -> None:
         if worker.phase == "ask":
-            self._send(worker.rank, 0, Ready(worker.rank))
+            self._send(worker.rank, 0, Ready(worker.rank, self._asked(worker.rank)))
         else:
             ticket = worker.ticket
             assert ticket is not None
             finite = self.random.random() >= self.scenario.bad
-            push = Push(worker.rank, ticket.number, worker.version, float(ticket.size), finite)
+            stop = self._asked(worker.rank)
+            push = Push(worker.rank, ticket.number, worker.version, float(ticket.size), finite, stop)
             vector = gradient(worker.parameters, worker.rank - len(self.servers), ticket.number)
             for server in self.servers:
                 push.tail = (
@@ -242,7 +260,8 @@ class Simulation:
         assert not any(self.links.values()), "a message is under way during a cut"
         assert len({s.reached for s in self.servers.values()}) == 1
         self.met.append(version)
-        last = self.servers[0].reached is Action.END
+        self.ends_with = self.servers[0].reached
+        last = self.ends_with is not Action.CUT
         for worker in self.workers.values():
             worker.phase = "done" if last else "ask"
         if last:

@@ -1,4 +1,4 @@
-"""The all-reduce exchange: gradients are summed over all ranks, and every rank applies the update."""
+"""The all-reduce exchange: gradients are summed over all ranks, and every rank has the updated parameters."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import numpy as np
 from mpitrain.cluster.waiting import idle, waiting
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.errors import DivergedError
-from mpitrain.exchange.allreduce.mpi import MpiAllReduce
+from mpitrain.exchange.allreduce.updates import EveryoneUpdates, OwnersUpdate
 from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
 from mpitrain.exchange.combine import coefficients
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.layout import Layout, aligned_zeros
-from mpitrain.parameters.optimizers import SliceOptimizer
 from mpitrain.parameters.step import StepResult
 
 _HEAD = 3  # weight, finite, asked to stop
+_NOTHING = np.empty(0)
 
 
 class AllReduceExchange:
     """One rank's side of all-reduce training.
 
-    A small all-gather goes first with every rank's weight, sums and float state. It is also where ranks wait for each
-    other, asleep where ranks outnumber cores, so that the all-reduce that follows lasts as long as its data.
+    Between handing the gradient in and summing, a small all-gather tells every rank's weight, sums and float state. It
+    is also where ranks wait for each other, asleep where ranks outnumber cores, so that the sum that follows lasts as
+    long as its data.
 
     Args:
         world: all ranks, all of them workers.
         layout: of the parameter vector.
         parameters: the initial vector; rank 0's is used.
-        optimizer: of the whole vector.
+        update: how the sum is made, and the optimizer applied to it.
         plan: the run; its tickets are global batches.
         on_cut: called by every rank at each cut.
     """
@@ -38,24 +39,23 @@ class AllReduceExchange:
         world: World,
         layout: Layout,
         parameters: np.ndarray,
-        optimizer: SliceOptimizer,
+        update: EveryoneUpdates | OwnersUpdate,
         plan: Plan,
         on_cut: OnCut,
     ) -> None:
         self._world, self._plan, self._on_cut = world, plan, on_cut
-        self._optimizer = optimizer
-        self._reducer = MpiAllReduce(world, layout)
+        self._update = update
         self._tickets = iter(plan.book)
         self._cuts = iter(plan.cuts)
         self._next_cut = next(self._cuts)
-        self._scratch = aligned_zeros(layout.size, layout.dtype)
         self._tail = np.zeros(_HEAD + plan.sums + plan.state)
         self._tails = np.zeros((world.size, self._tail.size))
-        self.parameters = aligned_zeros(layout.size, layout.dtype)
-        self.parameters[:] = parameters
+        initial = aligned_zeros(layout.size, layout.dtype)
+        initial[:] = parameters
         world.meet("sending the initial parameters")
         for low in range(0, layout.size, MAX_COUNT):
-            world.comm.Bcast(self.parameters[low : low + MAX_COUNT], 0)
+            world.comm.Bcast(initial[low : low + MAX_COUNT], 0)
+        self.parameters = update.begin(initial)
         self.state: np.ndarray | None = None
         self.totals = Totals.empty(plan.sums)
         self.spent, self.traffic = Spent(), Traffic()
@@ -75,6 +75,8 @@ class AllReduceExchange:
         spent, plan, version = self.spent, self._plan, self.totals.version
         spent.compute += self._watch.lap()
         self.dropped += not result.finite
+        self._update.backend.put(result.gradient if result.finite and result.weight else _NOTHING)
+        spent.exchange += self._watch.lap()
         self._gather_tails(result)
         spent.waiting += self._watch.lap()
         finite = self._tails[:, 1] != 0
@@ -82,15 +84,12 @@ class AllReduceExchange:
         weights = np.where(finite, self._tails[:, 0], 0.0).tolist()
         if any(weights):
             factors, scale = coefficients(weights, plan.undivided)
-            mine = self._contribution(result, weights, factors)
-            with waiting("all-reduce", version, self._world.others):
-                total = self._reducer.sum(mine)
-            self.traffic.data += self._reducer.bytes_sent
-            spent.exchange += self._watch.lap()
             rate = plan.learning_rate(version)
-            self._optimizer.apply(self.parameters, total, self.parameters, rate, scale)
+            used = [weight > 0 for weight in weights]
+            with waiting("all-reduce", version, self._world.others):
+                self.parameters = self._update.step(used, factors, rate, scale, spent, self._watch)
+            self.traffic.data += self._update.backend.sent
             self._account(weights, rate)
-            spent.update += self._watch.lap()
         reached = self.totals.version == self._next_cut and self.totals.version != version
         stopped = bool(self._tails[:, 2].any())
         if (reached or stopped) and self._cut(reached, stopped):
@@ -98,7 +97,8 @@ class AllReduceExchange:
         return self._next_ticket()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Give back what the back end holds."""
+        self._update.backend.close()
 
     def _next_ticket(self) -> Ticket | None:
         ticket = next(self._tickets, None)
@@ -131,15 +131,6 @@ class AllReduceExchange:
         if self.totals.bad > self._plan.max_bad_gradients:
             first = int(np.flatnonzero(~finite)[0])
             raise DivergedError(bad_gradient(self._world.name(first), self.totals.version))
-
-    def _contribution(self, result: StepResult, weights: list[float], factors: list[float] | None) -> np.ndarray:
-        weight = weights[self._world.rank]
-        if not weight:
-            self._scratch[:] = 0
-            return self._scratch
-        if factors is None:
-            return result.gradient
-        return np.multiply(result.gradient, self._scratch.dtype.type(weight), out=self._scratch)
 
     def _account(self, weights: list[float], rate: float) -> None:
         plan, totals = self._plan, self.totals

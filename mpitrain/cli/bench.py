@@ -1,0 +1,61 @@
+"""``bench``: measure on these ranks what a run would be made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from mpitrain.cli.train import World
+
+app = App(name="bench", help="Measurements on these ranks.")
+
+
+@app.command
+def allreduce(
+    *,
+    sizes: str = "1,1000,79510,3274634,25000000",
+    backends: str = "all",
+    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    world: World = None,
+) -> int:
+    """Time every way of summing a vector over all ranks, beside a copy of it in memory.
+
+    Args:
+        sizes: Lengths of the vector in float32 elements, separated by commas.
+        backends: Ways, separated by commas, or all that can be used on these ranks.
+        json_output: Print JSON instead of a table.
+        world: The ranks.
+    """
+    from mpitrain.errors import InputError
+    from mpitrain.exchange.allreduce.backends import BACKENDS, usable
+    from mpitrain.exchange.allreduce.bench import time_backends
+    from mpitrain.reporting.stream import say
+    from mpitrain.training.phases import phase
+
+    with phase(world, "checking what to measure"):
+        names = [n for n in BACKENDS if not usable(n, world)] if backends == "all" else backends.split(",")
+        for name in names:
+            if name not in BACKENDS:
+                raise InputError(f"--backends names {name!r}, which is none of {', '.join(BACKENDS)}")
+            if why := usable(name, world):
+                raise InputError(f"--backends names {name}, which cannot be used here: {why}")
+        lengths = [int(text) if text.isdigit() else -1 for text in sizes.split(",")]
+        if min(lengths) < 0 or max(lengths) >= 2**40:
+            raise InputError(f"--sizes is {sizes!r} but must be whole numbers, as in 1000,25000000")
+    timings = time_backends(world, lengths, names)
+    if world.rank == 0:
+        if json_output:
+            say(json.dumps([dataclasses.asdict(t) for t in timings]))
+        else:
+            say(f"{world.size} ranks, {'crowded' if world.crowded else 'a core each'}; median of the slowest rank")
+            say("| elements | way | ms | GB/s of the vector |\n|---:|---|---:|---:|")
+            for t in timings:
+                speed = t.bytes_per_second / 1e9
+                say(f"| {t.elements:,} | {t.backend} | {t.seconds * 1e3:.4f} | {speed:.2f} |")
+    return 0
+
+
+allreduce.collective = True  # type: ignore[attr-defined]
