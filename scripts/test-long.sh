@@ -1,11 +1,13 @@
 #!/bin/bash
 # The long proofs, whose tables stand in docs/. Each part can be run alone:
 #
-#     scripts/test-long.sh [accuracy] [speed] [startup]
+#     scripts/test-long.sh [accuracy] [speed] [startup] [faults] [soak]
 #
 # accuracy  three seeds, three modes, four trainings to full accuracy: about an hour on two cores
 # speed     one process against Keras, all-reduce against no exchange, servers against TensorFlow 1: about half an hour
 # startup   seconds from mpirun to the first step, for each model
+# faults    every fault at every rank, in every mode, at every moment: about half an hour
+# soak      200 short trainings in a row, modes and numbers of ranks at random: about a quarter of an hour
 set -euo pipefail
 
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
@@ -24,18 +26,23 @@ accuracy() { python -m benchmarks.accuracy; }
 speed() {
     python -m benchmarks.step
     mpirun -np 2 python -m benchmarks.allreduce
+    mpirun -np 2 python -m benchmarks.watchdog
     python -m benchmarks.cores
     python -m benchmarks.servers
 }
 
 startup() { python -m benchmarks.startup; }
 
+faults() { python -m benchmarks.faults; }
+
+soak() { python -m benchmarks.soak --runs 200; }
+
 parts=("$@")
-[ $# -gt 0 ] || parts=(speed startup accuracy)
+[ $# -gt 0 ] || parts=(faults soak speed startup accuracy)
 for part in "${parts[@]}"; do
     case $part in
-        accuracy | speed | startup) ;;
-        *) die "there is no part '$part': accuracy, speed and startup are there" ;;
+        accuracy | speed | startup | faults | soak) ;;
+        *) die "there is no part '$part': accuracy, speed, startup, faults and soak are there" ;;
     esac
 done
 for part in "${parts[@]}"; do

@@ -49,7 +49,7 @@ def _together(
     from mpitrain.cluster.agreement import AgreedExit, agree
     from mpitrain.cluster.hooks import install_hooks
     from mpitrain.cluster.job import start_mpi, stop_mpi
-    from mpitrain.training.phases import check_same, phase
+    from mpitrain.training.phases import check_same, needed, phase
 
     install_hooks()
     try:
@@ -60,12 +60,13 @@ def _together(
     try:
         agree(world, error, "reading the arguments")
         assert command is not None
-        with phase(world, "comparing the arguments"):
+        with phase(world, "comparing the arguments", meets=True):
             check_same(world, "command line", _told(command, arguments))
         code = int(command(**arguments, world=world) or 0)
     except AgreedExit as end:
         code = int(end.code)  # type: ignore[arg-type]
-    stop_mpi()
+    with needed():
+        stop_mpi()
     return code
 
 

@@ -19,6 +19,8 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
 
+from mpitrain.errors import PeerLostError  # noqa: E402
+
 __all__ = ["MPI", "abort", "finalize", "forget_segments", "initialize"]
 
 _SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
@@ -37,6 +39,24 @@ def initialize() -> None:
     # What mpi4py's own call would have done: errors become exceptions. Duplicates and splits inherit it.
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)
+    if MPI.COMM_WORLD.size > 1:
+        _wait_for_all()
+
+
+def _wait_for_all() -> None:
+    """Return when every rank has come out of ``MPI_Init``.
+
+    Open MPI 5 lets a rank out of it while another, which the launcher's word has not reached yet, would crash on a
+    message (its issue 11438: the world is made known to the message layer last). PMIx, which both wait for there, knows
+    no messages.
+    """
+    with open("/proc/self/maps") as maps:
+        found = {line.split()[-1] for line in maps if "/libpmix.so" in line}
+    # Nothing is found in MPICH, and in older Open MPIs, which carry PMIx inside: they need none of it.
+    for path in found:
+        status = ctypes.CDLL(path).PMIx_Fence(None, ctypes.c_size_t(0), None, ctypes.c_size_t(0))
+        if status:
+            raise PeerLostError(f"the ranks did not all come out of MPI_Init: PMIx_Fence returned {status}")
 
 
 def forget_segments(prefix: str = "") -> None:

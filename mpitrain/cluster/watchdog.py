@@ -33,6 +33,7 @@ log = logging.getLogger("mpitrain")
 _SLOWEST_BEAT, _BEATS_IN_LIMIT = 1.0, 12
 _ALMOST = 0.7  # of the limit
 _GATHER, _SPEAK, _RECORD = 0.005, 1.0, 2.0  # seconds: for more bad news, for another's word, for the files
+_TURN, _TURNS = 2.0, 6.0  # seconds between two ranks' words, and at most
 _LAUNCHER_ACTS = 1.0  # seconds that a launcher needs to end the job with the failed rank's own code
 _PEERS_SHOW = 0.1  # seconds until the death of a peer has shown, when a launcher's signal comes first
 _FAREWELL = 1.0  # seconds for a last word to a neighbour that does not listen
@@ -211,7 +212,9 @@ class Watchdog(threading.Thread):
     # Judging
 
     def _judge(self, now: float) -> None:
-        late = find_late(self._peers, self.limits, now)
+        # Before the ranks know each other the lower ones speak first, and their end keeps the others from it.
+        alone = len(self._peers) < self._launch.size
+        late = find_late(self._peers, self.limits, now - min(_TURN * self.me.rank, _TURNS) * alone)
         if late:
             # Who fell silent together was last heard a few beats apart.
             told = {item.peer.rank for item in late}
@@ -226,7 +229,7 @@ class Watchdog(threading.Thread):
         ranks = {item.peer.rank for item in early}
         fresh = [item for item in early if item.peer.rank not in self._warned]
         self._warned = (self._warned & ranks) | {item.peer.rank for item in fresh}
-        if fresh and self._speaks(ranks):
+        if fresh and self._speaks(ranks) and not (alone and self.me.rank > 1):
             sentence = describe_late(fresh, self._peers, self.limits)
             _say(f"warning: {sentence.replace(' (--', ': the run goes on for now (ends at --')}")
 

@@ -16,8 +16,14 @@ log = logging.getLogger("mpitrain")
 
 
 @contextmanager
-def phase(world: World, name: str) -> Iterator[None]:
+def phase(world: World, name: str, meets: bool = False) -> Iterator[None]:
     """Run a block on every rank; leave it only if it succeeded on all.
+
+    Args:
+        world: all ranks.
+        name: of the phase, for people.
+        meets: whether the ranks meet within the block. Then they can agree only on what the user did wrong, which all
+            find alike; one rank's own error would leave the others in another meeting, and goes to the hooks.
 
     Raises:
         AgreedExit: on every rank, when the block raised a :class:`MpitrainError` on any, or memory ran out there.
@@ -28,6 +34,8 @@ def phase(world: World, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as wrong:
+        if meets and not isinstance(wrong, InputError):
+            raise
         if is_memory_error(wrong):
             error = OutOfMemoryError(f"memory ran out in '{name}': {peak_and_node()}")
         elif isinstance(wrong, MpitrainError):
@@ -38,20 +46,34 @@ def phase(world: World, name: str) -> Iterator[None]:
 
 
 @contextmanager
+def needed() -> Iterator[None]:
+    """In the block the other ranks wait for this one.
+
+    Raises:
+        RuntimeError: in place of a ``sys.exit()`` in the user's code.
+    """
+    try:
+        yield
+    except AgreedExit:
+        raise
+    except SystemExit as left:
+        raise RuntimeError(f"sys.exit({left.code!r}) was called while the other ranks needed this one") from left
+
+
+@contextmanager
 def running() -> Iterator[None]:
     """A run is under way: the watchdog is awake, and a signal asks for an agreed end.
 
     Raises:
-        RuntimeError: in place of a ``sys.exit()`` in the user's code, for which the other ranks would wait.
+        RuntimeError: in place of a ``sys.exit()`` in the user's code.
     """
     now.stage = Stage.START
     try:
-        yield
+        with needed():
+            yield
     except AgreedExit:
         now.stage = Stage.REST
         raise
-    except SystemExit as left:
-        raise RuntimeError(f"sys.exit({left.code!r}) was called while the other ranks needed this one") from left
     now.stage = Stage.REST
 
 

@@ -20,7 +20,7 @@ from mpitrain.exchange.base import Cut, Exchange, Plan, Spent, Totals, Traffic
 from mpitrain.exchange.registry import MODES, open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop
 from mpitrain.exchange.tickets import Ticket, TicketBook
-from mpitrain.parameters.optimizers import is_elementwise, make_optimizer, needs_keras
+from mpitrain.parameters.optimizers import SliceOptimizer, is_elementwise, make_optimizer, needs_keras
 from mpitrain.parameters.step import Batch
 from mpitrain.reporting.history import HistoryRecord, HistoryWriter
 from mpitrain.reporting.progress import Progress
@@ -132,10 +132,14 @@ class Run:
             self._shards = shards_of(self._mode, self._roles, about.layout, is_elementwise(about.optimizer))
         if setup.step is not None and setup.initial_state is not None:
             setup.step.state = setup.initial_state.copy()
-        with phase(world, "connecting the ranks"):
-            if self._roles.serves(world.rank) and needs_keras(about.optimizer):
-                log.info("this server loads TensorFlow, because Keras computes %s", about.optimizer.name)
-                start_tensorflow(setup.threads)
+        served: SliceOptimizer | None = None
+        with phase(world, "making the optimizer"):
+            if self._roles.serves(world.rank):
+                if needs_keras(about.optimizer):
+                    log.info("this server loads TensorFlow, because Keras computes %s", about.optimizer.name)
+                    start_tensorflow(setup.threads)
+                served = self._optimizer(self._shards[self._roles.servers.index(world.rank)])
+        with phase(world, "connecting the ranks", meets=True):
             exchange = open_exchange(
                 self._mode,
                 world,
@@ -143,7 +147,7 @@ class Run:
                 about.layout,
                 self._shards,
                 setup.initial,
-                lambda part: make_optimizer(about.optimizer, about.layout, part.start, part.stop),
+                lambda part: served or self._optimizer(part),
                 self._plan,
                 self._meet,
                 setup.allreduce.choice,
@@ -164,6 +168,10 @@ class Run:
         if self._writer:
             self._writer.close()
         return self._outcome(exchange.traffic)
+
+    def _optimizer(self, part: slice) -> SliceOptimizer:
+        about = self._setup.description
+        return make_optimizer(about.optimizer, about.layout, part.start, part.stop)
 
     def _train(self) -> None:
         if self._server is not None:

@@ -108,7 +108,7 @@ def prepare(
         AgreedExit: on every rank, when any of them cannot get ready.
     """
     works = world.rank in workers
-    with phase(world, "comparing the configuration"):
+    with phase(world, "comparing the configuration", meets=True):
         check_same(world, "configuration", config.as_dict())
     threads = set_threads(world, config, workers)
     feed: Feed | None = None
@@ -127,7 +127,7 @@ def prepare(
             assert dataset is not None
             made = _make(config, model, dataset, workers.index(world.rank), threads)
     description: Description = world.share(made[1] if made else None, workers[0], "sharing the model's layout")
-    with phase(world, "comparing layouts"):
+    with phase(world, "comparing layouts", meets=True):
         digests = world.gather_all(made[1].layout.digest() if made else None, "comparing layouts")
         for rank, digest in enumerate(digests):
             if digest not in (None, description.layout.digest()):
@@ -154,7 +154,7 @@ def choose_sum(setup: Setup) -> None:
         AgreedExit: on every rank, when what was asked for cannot be done.
     """
     config, about = setup.config, setup.description
-    with phase(setup.world, "choosing an all-reduce"):
+    with phase(setup.world, "choosing an all-reduce", meets=True):
         setup.allreduce = choose_allreduce(
             setup.world,
             about.layout,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -65,7 +66,7 @@ class Lab:
         lines = [f"{self.address(name)} {name}" for name in self.names]
         (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         try:
-            switch = self._hold("--net", "sleep", "infinity")
+            switch = self._switch = self._hold("--net", "sleep", "infinity")
             _do(*_in(switch, "--net"), "ip", "link", "add", "br0", "type", "bridge", "forward_delay", "0")
             _do(*_in(switch, "--net"), "ip", "link", "set", "br0", "up")
             for name in self.names:
@@ -93,9 +94,44 @@ class Lab:
         self, name: str, command: Sequence[str], timeout: float = 60.0, extra: Mapping[str, str] | None = None
     ) -> Ended:
         """Run a command on a host, in the lab's folder."""
-        shell = environment({"HOSTNAME": name, **(extra or {})})
-        inside = _in(self._pids[name], "--net", "--uts", "--ipc", "--mount", "--pid", f"--wdns={self.folder}")
-        return run([*inside, *command], timeout, shell)
+        return run(self._inside(name, command), timeout, _shell(name, extra))
+
+    def start(self, name: str, command: Sequence[str], extra: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """The same without waiting for its end; the caller ends it."""
+        pipe = subprocess.PIPE
+        inside, shell = self._inside(name, command), _shell(name, extra)
+        return subprocess.Popen(
+            inside, env=shell, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+
+    def cut(self, name: str) -> None:
+        """From now on nothing reaches the host and nothing leaves it, as if it had lost its power."""
+        self._forward(name, "0")
+
+    def mend(self, name: str) -> None:
+        """Undo :meth:`cut`."""
+        self._forward(name, "3")
+
+    def processes(self, name: str) -> dict[int, str]:
+        """The command lines of all processes on a host, its first one and its ssh servers left out."""
+        first = self._pids[name]
+        space, found = os.stat(f"/proc/{first}/ns/pid").st_ino, {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if int(folder.name) != first and os.stat(folder / "ns" / "pid").st_ino == space:
+                    words = (folder / "cmdline").read_bytes().split(b"\0")
+                    text = b" ".join(words).decode(errors="replace").strip()
+                    if text and not text.startswith("sshd:"):
+                        found[int(folder.name)] = text
+        return found
+
+    def _forward(self, name: str, state: str) -> None:
+        port = f"p{self.names.index(name) + 1}"
+        _do(*_in(self._switch, "--net"), "bridge", "link", "set", "dev", port, "state", state)
+
+    def _inside(self, name: str, command: Sequence[str]) -> list[str]:
+        kinds = ("--net", "--uts", "--ipc", "--mount", "--pid", f"--wdns={self.folder}")
+        return [*_in(self._pids[name], *kinds), *command]
 
     def _add(self, name: str, switch: int) -> None:
         kinds = ("--net", "--uts", "--ipc", "--mount", "--pid", "--mount-proc", "--propagation", "private")
@@ -128,6 +164,10 @@ class Lab:
         for _ in _until(20, f"no ssh login from {self.names[0]} on {name}"):
             if (self.folder / f"{name}.ready").exists() and self.on(self.names[0], ["ssh", name, "true"]).code == 0:
                 return
+
+
+def _shell(name: str, extra: Mapping[str, str] | None) -> dict[str, str]:
+    return environment({"HOSTNAME": name, **(extra or {})})
 
 
 def _until(seconds: float, complaint: str) -> Iterator[None]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tests.cluster_lab.hosts import Lab
 from tests.support.mpi import Ended
@@ -72,21 +74,38 @@ class Slurm:
         """Run a command of Slurm's, or any other, on the first host."""
         return self.lab.on(self.first, command, timeout, {**self._environment(), **(extra or {})})
 
+    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        """The same without waiting for its end."""
+        return self.lab.start(self.first, command, self._environment())
+
     def submit(self, arguments: Sequence[str], timeout: float = 120.0, extra: Mapping[str, str] | None = None) -> Ended:
         """``sbatch ARGUMENTS`` from the lab's folder; the exit code of the job and what it wrote, when it has ended."""
-        output = self.lab.folder / "job.out"
-        output.unlink(missing_ok=True)
+        return self.ended(self.queue(arguments, extra), timeout)
+
+    def queue(self, arguments: Sequence[str], extra: Mapping[str, str] | None = None) -> str:
+        """``sbatch ARGUMENTS``; the number of the job."""
+        self._output.unlink(missing_ok=True)
         # --wait would ask for the job's state less and less often.
-        job = self.run(["sbatch", "--parsable", f"--output={output}", *arguments], extra=extra).check().out.strip()
+        return (
+            self.run(["sbatch", "--parsable", f"--output={self._output}", *arguments], extra=extra).check().out.strip()
+        )
+
+    def ended(self, job: str, timeout: float) -> Ended:
+        """What :meth:`submit` gives, of a job that was queued last."""
         end = time.monotonic() + timeout
         while _ALIVE.search(state := self._state(job)):
             if time.monotonic() > end:
                 self.run(["scancel", job])
-                raise AssertionError(f"job {job} did not end in {timeout} s: {state}\n{output.read_text()[-4000:]}")
+                said = self._output.read_text()[-4000:]
+                raise AssertionError(f"job {job} did not end in {timeout} s: {state}\n{said}")
             time.sleep(0.2)
         code = re.search(r"ExitCode=(\d+):(\d+)", state)
         assert code, state
-        return Ended(int(code[1]) or 128 * (code[2] != "0") + int(code[2]), output.read_text(), state)
+        return Ended(int(code[1]) or 128 * (code[2] != "0") + int(code[2]), self._output.read_text(), state)
+
+    @property
+    def _output(self) -> Path:
+        return self.lab.folder / "job.out"
 
     def _state(self, job: str) -> str:
         return self.run(["scontrol", "show", "job", job, "--oneliner"]).check().out

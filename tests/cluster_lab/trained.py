@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,9 @@ class Mpi:
         """The absolute path of mpirun or mpiexec."""
         return str(self.prefix / "bin" / ("mpirun" if self.name == "openmpi" else "mpiexec"))
 
-    def start(self, hostfile: str, ranks: int) -> list[str]:
-        """The command, up to the interpreter, that starts ranks on the hosts of ``hostfiles/HOSTFILE.*``."""
-        path = str(ROOT / "hostfiles" / f"{hostfile}.{self.name}")
+    def start(self, hostfile: str | Path, ranks: int) -> list[str]:
+        """The command, up to the interpreter, that starts ranks on the hosts of a file, or of ``hostfiles/NAME.*``."""
+        path = str(hostfile) if isinstance(hostfile, Path) else str(ROOT / "hostfiles" / f"{hostfile}.{self.name}")
         hosts = (
             ["--bind-to", "none", "-x", "PYTHONPATH", "--hostfile", path] if self.name == "openmpi" else ["-f", path]
         )
@@ -64,3 +65,12 @@ def check_trained(run_dir: Path, mode: str, ranks: int = 3) -> dict[str, Any]:
     assert summary["updates"] == STEPS
     assert summary["test_accuracy"] > 0.7
     return summary
+
+
+def await_steps(run_dir: Path) -> None:
+    """Return when a run of ``tests.cluster_lab.job`` is in the midst of its steps."""
+    end = time.monotonic() + 60
+    while not any("the first step begins" in log.read_text() for log in run_dir.glob("rank.*/log.txt")):
+        assert time.monotonic() < end, "the training did not begin"
+        time.sleep(0.1)
+    time.sleep(1.0)

@@ -71,7 +71,14 @@ def main(folder: Path) -> None:
         }
     spoil(rank=2)
     trainer = mpitrain.Trainer(
-        batch_norm, dataset="mnist-sample", train_steps=20, jit="off", run_dir=str(folder / "spoilt")
+        batch_norm,
+        dataset="mnist-sample",
+        train_steps=20,
+        # Where owners update in the node's memory, ranks have no parameters of their own to differ in.
+        allreduce="mpi",
+        shard_optimizer="off",
+        jit="off",
+        run_dir=str(folder / "spoilt"),
     )
     try:
         trainer.fit()
