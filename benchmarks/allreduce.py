@@ -2,7 +2,7 @@
 
     mpirun -np 2 python -m benchmarks.allreduce
 
-Both run in the same processes on the same model, in turn, so that what the machine does meanwhile hits both.
+All ways run in the same processes on the same model, in turn, so that what the machine does meanwhile hits each.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mpitrain.cluster.job import start_mpi, stop_mpi
 from mpitrain.cluster.roles import assign
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
+from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.exchange.base import Plan
 from mpitrain.exchange.registry import open_exchange
 from mpitrain.exchange.tickets import Ticket, TicketBook
@@ -28,7 +29,10 @@ from mpitrain.training.setup import Setup, choose, defaults_of, prepare
 STEPS = {"mlp": 600, "cnn": 40, "lstm": 120}
 
 
-def measure(setup: Setup, world: World, everyone: World, steps: int) -> float:
+WAYS = (AllReduceChoice("shared", True), AllReduceChoice("shared"), AllReduceChoice("mpi"))
+
+
+def measure(setup: Setup, world: World, everyone: World, steps: int, way: AllReduceChoice) -> float:
     """Samples/s of each worker over ``steps`` steps on ``world``, after ten that do not count."""
     about, feed = setup.description, setup.feed
     assert setup.step is not None
@@ -43,9 +47,10 @@ def measure(setup: Setup, world: World, everyone: World, steps: int) -> float:
         about.layout,
         [slice(0, about.layout.size)],
         setup.initial,
-        lambda part: make_optimizer(about.optimizer, about.layout),
+        lambda part: make_optimizer(about.optimizer, about.layout, part.start, part.stop),
         plan,
         lambda version, why: False,
+        way,
     )
     started = 0.0
 
@@ -58,7 +63,9 @@ def measure(setup: Setup, world: World, everyone: World, steps: int) -> float:
 
     train(exchange, setup.step, begin, lambda totals: None)  # type: ignore[arg-type]
     everyone.comm.Barrier()
-    return steps * about.batch_size / (time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    exchange.close()
+    return steps * about.batch_size / seconds
 
 
 def main() -> None:
@@ -76,13 +83,15 @@ def main() -> None:
         config = defaults_of(RunConfig(model=model, threads=1))
         setup = prepare(everyone, config, tuple(range(everyone.size)))
         choose(setup, setup.full_batch)
-        together, apart = [], []
+        kinds = [(everyone, way) for way in WAYS] + [(alone, AllReduceChoice())]
+        found: list[list[float]] = [[] for _ in kinds]
         for repeat in range(arguments.repeats):
-            pair = [(together, everyone), (apart, alone)]
-            for found, world in pair if repeat % 2 else pair[::-1]:
-                found.append(measure(setup, world, everyone, STEPS[model]))
-        ratios = [a / b for a, b in zip(together, apart, strict=True)]
-        rows.append(Row(model, statistics.median(together), statistics.median(apart), ratios))
+            for k in [(k + repeat) % len(kinds) for k in range(len(kinds))]:
+                found[k].append(measure(setup, kinds[k][0], everyone, STEPS[model], kinds[k][1]))
+        *together, apart = found
+        for way, rates in zip(WAYS, together, strict=True):
+            ratios = [a / b for a, b in zip(rates, apart, strict=True)]
+            rows.append(Row(f"{model}: {way.name}", statistics.median(rates), statistics.median(apart), ratios))
     if everyone.rank == 0:
         print(show(f"all-reduce, {everyone.size} ranks, one thread each", "all-reduce", "no exchange", rows))
     stop_mpi()

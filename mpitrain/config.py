@@ -25,6 +25,8 @@ class RunConfig:
         train_steps: Updates to apply, counted over all workers together (the global steps of TensorFlow 1).
         epochs: Passes over the data by all workers together; 2 where neither this nor --train-steps is given.
         batch_size: Samples per worker and step; by default the model's own (mlp and cnn 100, lstm 128).
+        accumulate: Batches of each worker whose gradients are added up before they are exchanged; the global batch
+            grows with them.
         learning_rate: Base learning rate; by default the model's own (mlp 0.01, cnn and lstm 0.001).
         lr_scaling: Multiply the rate by the workers that share an update (linear), by their root (sqrt), or not (none).
         warmup_steps: Updates over which the rate rises linearly to its full value.
@@ -57,6 +59,7 @@ class RunConfig:
     train_steps: int | None = None
     epochs: float | None = None
     batch_size: int | None = None
+    accumulate: int = 1
     learning_rate: float | None = None
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     warmup_steps: int = 0
@@ -92,7 +95,7 @@ class RunConfig:
                 raise InputError(f"{_flag(field.name)} is {value!r} but must be one of {', '.join(allowed)}")
         if self.train_steps is not None and self.epochs is not None:
             raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
-        for name in ("servers", "train_steps", "batch_size", "threads", "log_every"):
+        for name in ("servers", "train_steps", "batch_size", "accumulate", "threads", "log_every"):
             _check(name, getattr(self, name), lambda v: 1 <= v < 2**31, "at least 1 and below 2**31")
         for name in ("warmup_steps", "seed", "max_bad_gradients"):
             _check(name, getattr(self, name), lambda v: 0 <= v < 2**31, "at least 0 and below 2**31")

@@ -106,7 +106,7 @@ def _run_all(
 def books_for(setup: Setup, modes: Sequence[str], roles: dict[str, Roles]) -> dict[str, TicketBook]:
     """The tickets of each mode: the same number of samples in all; the last ticket is cut to fit."""
     about, config = setup.description, setup.config
-    sizes = {mode: about.batch_size * MODES[mode].sharing(len(roles[mode].workers)) for mode in modes}
+    sizes = {mode: setup.ticket_size(mode, len(roles[mode].workers)) for mode in modes}
     if config.train_steps is not None:
         samples = TicketBook(about.samples, sizes[modes[0]], None, config.train_steps).samples_after(config.train_steps)
     else:

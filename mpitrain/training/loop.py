@@ -10,6 +10,7 @@ from mpitrain.cluster.waiting import Stage, now
 from mpitrain.exchange.base import Exchange, Totals
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.step import Batch, GradientStep, StepResult
+from mpitrain.training.accumulate import Accumulation
 
 
 def train(
@@ -17,6 +18,7 @@ def train(
     step: GradientStep,
     batch: Callable[[Ticket], Batch],
     after_step: Callable[[Totals], None],
+    accumulate: int = 1,
 ) -> None:
     """Train until the exchange gives no more tickets.
 
@@ -25,13 +27,20 @@ def train(
         step: computes gradients.
         batch: the samples of a ticket.
         after_step: told the running totals after each exchange.
+        accumulate: batches in a ticket, whose gradients are added up before they are exchanged.
     """
+    several = Accumulation(step, batch, accumulate) if accumulate > 1 else None
     ticket = exchange.start()
     while ticket is not None:
         if exchange.state is not None:
             step.state = exchange.state
         now.work("computing a gradient", exchange.totals.version)
-        result = step.run(exchange.parameters, batch(ticket), exchange.ready) if ticket.size else nothing(step)
+        if not ticket.size:
+            result = nothing(step)
+        elif several:
+            result = several.run(exchange.parameters, ticket)
+        else:
+            result = step.run(exchange.parameters, batch(ticket), exchange.ready)
         ticket = exchange.finish(result)
         now.stage = Stage.RUN
         after_step(exchange.totals)

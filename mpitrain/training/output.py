@@ -19,7 +19,6 @@ from mpitrain.cluster.watchdog import End
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
 from mpitrain.errors import ExitCode
-from mpitrain.exchange.registry import MODES
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.files import write_whole
 from mpitrain.reporting.progress import Progress, Silent, make_progress
@@ -27,7 +26,7 @@ from mpitrain.reporting.rundir import create_run_directory, write_config
 from mpitrain.reporting.summary import BrokenOff, render_summary, write_summary
 from mpitrain.training.phases import phase
 from mpitrain.training.run import Outcome
-from mpitrain.training.setup import Setup
+from mpitrain.training.setup import Description, Setup
 
 log = logging.getLogger("mpitrain")
 
@@ -94,15 +93,15 @@ class Output:
             values |= {"allreduce": choice.backend, "shard_optimizer": "on" if choice.owners_update else "off"}
             progress.note(setup.allreduce.describe())
         self.store(values)
-        sharing = MODES[config.mode].sharing(workers)
         progress.note(
             f"{about.layout.parameter_count:,} parameters, {about.optimizer.name.lower()} at an effective learning "
             f"rate of {effective:g}, XLA {values['jit']} ({setup.jit_reason}), "
             f"{setup.threads} thread{'s' * (setup.threads > 1)} per worker"
         )
         progress.note(
-            f"{about.samples:,} training samples; {about.batch_size} per worker and step, {sharing * about.batch_size} "
-            f"per update; {book.per_epoch:,} updates an epoch, {book.updates:,} in all"
+            f"{about.samples:,} training samples; {_batches(config, about)} per worker and step, "
+            f"{setup.ticket_size(config.mode, workers)} per update; {book.per_epoch:,} updates an epoch, "
+            f"{book.updates:,} in all"
         )
         progress.note(f"writing to {self.path}")
         log.info("configuration %s", values)
@@ -243,3 +242,8 @@ def _log_file(run_dir: Path, rank: int) -> Path:
     folder = run_dir / f"rank.{rank}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / "log.txt"
+
+
+def _batches(config: RunConfig, about: Description) -> str:
+    several = f"{config.accumulate} batches of " if config.accumulate > 1 else ""
+    return f"{several}{about.batch_size}"

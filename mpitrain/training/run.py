@@ -181,7 +181,7 @@ class Run:
             assert self._setup.step is not None
             self._clock.start()
             after = self._recorder.after_step if self._recorder else _do_nothing
-            train(self._worker, self._setup.step, self._batch, after)
+            train(self._worker, self._setup.step, self._batch, after, self._setup.config.accumulate)
             self._clock.stop()
 
     def _batch(self, ticket: Ticket) -> Batch:
@@ -303,7 +303,7 @@ class Run:
             workers=workers,
             servers=len(roles.servers),
             batch_size=about.batch_size,
-            global_batch=about.batch_size * MODES[self._mode].sharing(workers),
+            global_batch=setup.ticket_size(self._mode, workers),
             updates=totals.version,
             samples=samples,
             epochs=samples / about.samples,

@@ -15,6 +15,7 @@ from mpitrain.data.mnist import Dataset, load
 from mpitrain.errors import InputError
 from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.exchange.allreduce.choose import Measured, choose_allreduce
+from mpitrain.exchange.registry import MODES
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.models import MODELS
 from mpitrain.parameters.layout import Layout, aligned_zeros
@@ -86,6 +87,10 @@ class Setup:
     def full_batch(self) -> int:
         """Samples in a full batch of one worker."""
         return min(self.description.batch_size, self.description.samples)
+
+    def ticket_size(self, mode: str, workers: int) -> int:
+        """Samples in a full ticket: of all batches that one update is made of, where workers step together."""
+        return self.description.batch_size * self.config.accumulate * MODES[mode].sharing(workers)
 
 
 def prepare(

@@ -12,7 +12,6 @@ from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, eval_distance
 from mpitrain.data.mnist import Dataset
 from mpitrain.errors import InputError
-from mpitrain.exchange.registry import MODES
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.history import HistoryRecord
 from mpitrain.reporting.stream import say
@@ -112,7 +111,7 @@ def schedule(setup: Setup, mode: str, workers: int) -> tuple[TicketBook, tuple[i
     """The tickets of a run in ``mode``, and the versions at which all ranks meet."""
     about, config = setup.description, setup.config
     total = None if config.epochs is None else max(1, round(config.epochs * about.samples))
-    book = TicketBook(about.samples, about.batch_size * MODES[mode].sharing(workers), total, config.train_steps)
+    book = TicketBook(about.samples, setup.ticket_size(mode, workers), total, config.train_steps)
     return book, book.cuts(*eval_distance(config.eval_every))
 
 
