@@ -68,7 +68,7 @@ trap 'rm -f "$output"' EXIT
 colour=auto
 [ ! -t 1 ] || colour=yes
 code=0
-"$venv/bin/python" -m pytest --color="$colour" "$@" </dev/null | tee "$output" || code=$?
+"$venv/bin/python" -m pytest --color="$colour" --durations=20 "$@" </dev/null | tee "$output" || code=$?
 if [ "$(id -u)" != 0 ]; then
     left_out=$(sed 's/\x1b\[[0-9;]*m//g' "$output" | tail -n 1 | sed -n 's/.* \([0-9]*\) deselected.*/\1/p')
     say "${left_out:-0} tests were deselected: they need root, which makes network namespaces and a Slurm on this machine"

@@ -32,7 +32,7 @@ class JitMeasurement:
     reason: str
 
 
-def measure_jit(step: KerasStep, batch: Batch) -> JitMeasurement:
+def measure_jit(step: KerasStep, batch: Batch, timed: bool = True) -> JitMeasurement:
     """Time the step of one model with and without XLA, in turn.
 
     XLA's convolutions take twice as long as TensorFlow's on a CPU, and compiling them takes seconds: a model that
@@ -41,6 +41,7 @@ def measure_jit(step: KerasStep, batch: Batch) -> JitMeasurement:
     Args:
         step: becomes prepared for both, as far as XLA was tried; set its ``jit`` to what is chosen.
         batch: real samples, as many as a training step has.
+        timed: whether to measure, once the step is prepared; one rank's figures are enough.
     """
     step.jit = not holds_convolution(step.model)
     if not step.jit:
@@ -51,6 +52,8 @@ def measure_jit(step: KerasStep, batch: Batch) -> JitMeasurement:
     except tf.errors.OpError as error:
         step.jit = False
         return JitMeasurement(None, None, f"XLA does not compile this model ({type(error).__name__})")
+    if not timed:
+        return JitMeasurement(None, None, "measured by another rank")
     times: dict[bool, list[float]] = {False: [], True: []}
     begin = time.perf_counter()
     for repeat in range(_REPEATS):

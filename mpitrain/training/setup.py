@@ -76,6 +76,7 @@ class Setup:
     description: Description
     initial: np.ndarray
     threads: int
+    first_worker: int
     step: KerasStep | None = None
     feed: Feed | None = None
     initial_state: np.ndarray | None = None
@@ -149,7 +150,7 @@ def prepare(
     for low in range(0, initial.size, MAX_COUNT):
         world.comm.Bcast(initial[low : low + MAX_COUNT], workers[0])
     state = None if step is None else step.state.copy()
-    return Setup(world, config, description, initial, threads, step, feed, state)
+    return Setup(world, config, description, initial, threads, workers[0], step, feed, state)
 
 
 def choose_sum(setup: Setup) -> None:
@@ -188,17 +189,16 @@ def choose(setup: Setup, size: int) -> None:
             if config.jit == "auto":
                 from mpitrain.parameters.keras_jit import measure_jit
 
-                found = measure_jit(step, batch)
+                found = measure_jit(step, batch, timed=setup.world.rank == setup.first_worker)
                 measured = found.plain, found.compiled, found.reason
             else:
                 step.jit = config.jit == "on"
                 step.prepare(batch)
     setup.jit = config.jit == "on"
     if config.jit == "auto":
-        told = [m for m in setup.world.gather_all(measured, "choosing by measurement") if m is not None]
-        times = [(plain, compiled) for plain, compiled, _ in told if plain is not None and compiled is not None]
-        setup.jit = bool(times) and sum(c for _, c in times) < WORTH_IT * sum(p for p, _ in times)
-        setup.jit_reason = told[0][2]
+        # The others sleep here meanwhile, and leave the processor to the one that measures.
+        plain, compiled, setup.jit_reason = setup.world.share(measured, setup.first_worker, "choosing by measurement")
+        setup.jit = plain is not None and compiled is not None and compiled < WORTH_IT * plain
     if step is not None:
         step.jit = setup.jit
 
