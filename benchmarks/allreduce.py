@@ -20,6 +20,7 @@ from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
 from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.exchange.base import Plan
+from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.registry import open_exchange
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.optimizers import make_optimizer
@@ -41,7 +42,7 @@ def measure(setup: Setup, world: World, everyone: World, steps: int, way: AllRed
     book = TicketBook(about.samples, about.batch_size * world.size, None, steps + 10)
     plan = Plan(book, book.cuts(None, "steps"), lambda version: about.rate, about.sums)
     exchange = open_exchange(
-        "allreduce",
+        Policy("allreduce", world.size),
         world,
         roles,
         about.layout,

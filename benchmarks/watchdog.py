@@ -21,6 +21,7 @@ from mpitrain.cluster.roles import assign
 from mpitrain.cluster.waiting import now, waiting
 from mpitrain.config import RunConfig
 from mpitrain.exchange.base import Plan
+from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.registry import open_exchange
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.optimizers import make_optimizer
@@ -91,7 +92,7 @@ def main() -> None:
         plan = Plan(book, book.cuts(None, "steps"), lambda version: about.rate, about.sums)
         shards, roles = [slice(0, about.layout.size)], assign("allreduce", world.size, 0)
         exchange = open_exchange(
-            "allreduce",
+            Policy("allreduce", world.size),
             world,
             roles,
             about.layout,

@@ -22,6 +22,12 @@ class RunConfig:
         mode: How ranks agree: allreduce (all ranks work), ps-sync or ps-async (the first ranks are parameter servers).
         model: mlp, cnn, lstm, or PACKAGE.MODULE:FUNCTION, a function of yours that returns a Keras model.
         servers: Number of parameter servers, ranks 0 to SERVERS-1; of no effect with allreduce.
+        transport: How gradients and parameters get to and from servers: mpi (messages), shared (through the memory of
+            one node), or auto (shared where all ranks are on one node).
+        backup_workers: With ps-sync, gradients of a step that are not waited for: the others make the update, these are
+            dropped if they come late.
+        staleness_bound: With ps-async, how many batches a worker may be ahead of the slowest one when it begins the
+            next; without a bound by default.
         train_steps: Updates to apply, counted over all workers together (the global steps of TensorFlow 1).
         epochs: Passes over the data by all workers together; 2 where neither this nor --train-steps is given.
         batch_size: Samples per worker and step; by default the model's own (mlp and cnn 100, lstm 128).
@@ -46,6 +52,7 @@ class RunConfig:
         shard_optimizer: With allreduce, each rank applies the optimizer to its own slice and the others read what comes
             out (on), each to everything (off), or auto (on where the all-reduce and the optimizer allow it).
         max_bad_gradients: Gradients with NaN or infinity that are dropped before the run ends.
+        inject_delay: For tests: RANK:MILLISECONDS[:PROBABILITY] makes a worker sleep before its steps, or some of them.
         from_tf1: Start the mlp or lstm with the initial weights and loss of the TensorFlow 1 programs.
         allow_gpu: Do not hide GPUs from TensorFlow.
         stall_timeout: Seconds without progress of a rank after which the others end the run (a warning comes at a
@@ -56,6 +63,9 @@ class RunConfig:
     mode: Mode = "allreduce"
     model: str = "cnn"
     servers: int = 1
+    transport: Literal["auto", "mpi", "shared"] = "auto"
+    backup_workers: int = 0
+    staleness_bound: int | None = None
     train_steps: int | None = None
     epochs: float | None = None
     batch_size: int | None = None
@@ -77,6 +87,7 @@ class RunConfig:
     allreduce: Literal["auto", "mpi", "shared"] = "auto"
     shard_optimizer: Literal["auto", "on", "off"] = "auto"
     max_bad_gradients: int = 0
+    inject_delay: str | None = None
     from_tf1: bool = False
     allow_gpu: bool = False
     stall_timeout: float = 60.0
@@ -97,7 +108,7 @@ class RunConfig:
             raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
         for name in ("servers", "train_steps", "batch_size", "accumulate", "threads", "log_every"):
             _check(name, getattr(self, name), lambda v: 1 <= v < 2**31, "at least 1 and below 2**31")
-        for name in ("warmup_steps", "seed", "max_bad_gradients"):
+        for name in ("backup_workers", "staleness_bound", "warmup_steps", "seed", "max_bad_gradients"):
             _check(name, getattr(self, name), lambda v: 0 <= v < 2**31, "at least 0 and below 2**31")
         for name in ("stall_timeout", "start_timeout"):
             _check(name, getattr(self, name), lambda v: 1 <= v <= 86400, "a number of seconds from 1 to 86400")

@@ -35,12 +35,20 @@ def run(argv: Sequence[str]) -> int:
     except InputError as wrong:
         error = wrong
     if command is not None and not hasattr(command, "collective"):
-        return int(command(**arguments) or 0) if launch.speaks else 0
+        return _alone(command, arguments) if launch.speaks else 0
     if command is not None and _trains(command):
         error = _get_data(arguments.setdefault("options", RunConfig()), launch)
     if error is not None and launch.size == 1:
         return _fail(error)
     return _together(command, arguments, error, launch)
+
+
+def _alone(command: Callable[..., Any], arguments: dict[str, Any]) -> int:
+    """Run a command that needs no other ranks."""
+    try:
+        return int(command(**arguments) or 0)
+    except MpitrainError as error:
+        return _fail(error)
 
 
 def _together(

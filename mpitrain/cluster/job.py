@@ -71,5 +71,7 @@ def stop_mpi() -> None:
             return
         now.stage = Stage.LEAVING
         with waiting("MPI_Finalize", now.step):
+            # Before a rank falls silent in there the others must know that it is not the user's script that works on.
+            watchdog.announce()
             finalize()
         watchdog.stop()

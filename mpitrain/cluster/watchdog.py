@@ -130,6 +130,18 @@ class Watchdog(threading.Thread):
         if len(self._peers) > 1:
             time.sleep(seconds)
 
+    def announce(self) -> None:
+        """Tell the others at once what this rank does now, and return when that is said, or cannot be."""
+        said = threading.Event()
+
+        def beat() -> None:
+            self.me.beaten(activity, peak_memory(), time.monotonic())
+            self._gossip.beat(self.me.news())
+            said.set()
+
+        self._post(beat)
+        said.wait(1.0)
+
     def close(self) -> None:
         """Tell the others that this rank has ended well, and end the thread."""
         self._post(self._say_goodbye)
@@ -391,6 +403,12 @@ def stop() -> None:
     if current is not None:
         current.close()
         current = None
+
+
+def announce() -> None:
+    """:meth:`Watchdog.announce` of this process's watchdog, if it has one."""
+    if current is not None:
+        current.announce()
 
 
 def on_end(record: Callable[[End], None]) -> Callable[[], None]:

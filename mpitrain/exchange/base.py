@@ -62,6 +62,7 @@ class Totals:
         staleness_max: the largest of them.
         bad: gradients dropped because they held NaN or infinity.
         learning_rate: the effective rate of the last update.
+        dropped: with servers, how many gradients of each worker were dropped for any reason, in rank order.
     """
 
     sums: np.ndarray
@@ -71,13 +72,14 @@ class Totals:
     staleness_max: int = 0
     bad: int = 0
     learning_rate: float = 0.0
+    dropped: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     HEAD = 6
 
     @classmethod
-    def empty(cls, sums: int) -> Totals:
+    def empty(cls, sums: int, workers: int = 0) -> Totals:
         """Nothing applied yet; ``sums`` is the length of ``StepResult.sums``."""
-        return cls(np.zeros(sums))
+        return cls(np.zeros(sums), dropped=np.zeros(workers, np.int64))
 
     def add(self, sums: np.ndarray, staleness: int) -> None:
         """Count one applied gradient."""
@@ -87,7 +89,7 @@ class Totals:
         self.staleness_max = max(self.staleness_max, staleness)
 
     def encode(self, out: np.ndarray) -> None:
-        """Write into float64 ``out`` of length ``HEAD + len(sums)``."""
+        """Write into float64 ``out`` of length ``HEAD + len(dropped) + len(sums)``."""
         out[: self.HEAD] = (
             self.version,
             self.pushes,
@@ -96,13 +98,17 @@ class Totals:
             self.bad,
             self.learning_rate,
         )
-        out[self.HEAD :] = self.sums
+        split = self.HEAD + self.dropped.size
+        out[self.HEAD : split] = self.dropped
+        out[split:] = self.sums
 
     @classmethod
-    def decode(cls, values: np.ndarray) -> Totals:
-        """What :meth:`encode` wrote."""
+    def decode(cls, values: np.ndarray, workers: int = 0) -> Totals:
+        """What :meth:`encode` wrote, with ``workers`` counts of dropped gradients."""
         version, pushes, stale_sum, stale_max, bad, rate = values[: cls.HEAD].tolist()
-        return cls(values[cls.HEAD :].copy(), int(version), int(pushes), stale_sum, int(stale_max), int(bad), rate)
+        split = cls.HEAD + workers
+        sums, dropped = values[split:].copy(), values[cls.HEAD : split].astype(np.int64)
+        return cls(sums, int(version), int(pushes), stale_sum, int(stale_max), int(bad), rate, dropped)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,49 +12,42 @@ from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.exchange.allreduce.exchange import AllReduceExchange
 from mpitrain.exchange.allreduce.updates import OptimizerFor, open_update
 from mpitrain.exchange.base import Exchange, OnCut, Plan
-from mpitrain.exchange.servers.decider import Asynchronous, Decider, Synchronous
+from mpitrain.exchange.policy import Policy
+from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.exchange import ServerLoop, WorkerExchange
+from mpitrain.exchange.servers.policies import Asynchronous, Backed, Synchronous
 from mpitrain.exchange.servers.shards import cut
+from mpitrain.exchange.servers.transport import SharedVectors
 from mpitrain.parameters.layout import Layout
 
-
-@dataclass(frozen=True)
-class ModeSpec:
-    """One mode.
-
-    Args:
-        decider: the policy of server 0; None where there are no servers.
-        together: whether all workers share each update, so that a ticket is a global batch.
-    """
-
-    decider: type[Decider] | None
-    together: bool
-
-    def sharing(self, workers: int) -> int:
-        """Workers that share one update."""
-        return workers if self.together else 1
+Make = Callable[[Policy, tuple[int, ...], Plan], Decider]
 
 
-MODES: dict[str, ModeSpec] = {
-    "allreduce": ModeSpec(None, together=True),
-    "ps-sync": ModeSpec(Synchronous, together=True),
-    "ps-async": ModeSpec(Asynchronous, together=False),
-}
+def _synchronous(policy: Policy, workers: tuple[int, ...], plan: Plan) -> Decider:
+    return Backed(workers, plan, policy.sharing) if policy.backup_workers else Synchronous(workers, plan)
 
 
-def shards_of(mode: str, roles: Roles, layout: Layout, elementwise: bool) -> list[slice]:
+def _asynchronous(policy: Policy, workers: tuple[int, ...], plan: Plan) -> Decider:
+    return Asynchronous(workers, plan, policy.staleness_bound)
+
+
+MODES: dict[str, Make | None] = {"allreduce": None, "ps-sync": _synchronous, "ps-async": _asynchronous}
+"""What makes server 0's decider; None where there are no servers."""
+
+
+def shards_of(roles: Roles, layout: Layout, elementwise: bool) -> list[slice]:
     """The slices of the vector that are held as a unit: one for each server, or the whole.
 
     Raises:
         InputError: where there are more servers than the vector can be shared among.
     """
-    if MODES[mode].decider is None:
+    if not roles.servers:
         return [slice(0, layout.size)]
     return cut(layout, len(roles.servers), elementwise)
 
 
 def open_exchange(
-    mode: str,
+    policy: Policy,
     world: World,
     roles: Roles,
     layout: Layout,
@@ -64,11 +57,12 @@ def open_exchange(
     plan: Plan,
     on_cut: OnCut,
     allreduce: AllReduceChoice = AllReduceChoice(),  # noqa: B008
+    transport: str = "mpi",
 ) -> Exchange | ServerLoop:
     """This rank's end of the exchange; every rank of ``world`` must call it together.
 
     Args:
-        mode: a key of ``MODES``.
+        policy: its mode is a key of ``MODES``.
         world: all ranks of the run.
         roles: who serves and who works.
         layout: of the parameter vector.
@@ -78,16 +72,19 @@ def open_exchange(
         plan: the run.
         on_cut: called by every rank at each cut.
         allreduce: how gradients are summed where there are no servers.
+        transport: how gradients and parameters get to and from servers: ``mpi``, or ``shared`` through the memory of
+            the only node.
 
     Raises:
         InputError: where that cannot be done on these ranks.
     """
-    policy = MODES[mode].decider
-    if policy is None:
+    make = MODES[policy.mode]
+    if make is None:
         update = open_update(allreduce, world, layout, optimizer_for)
         return AllReduceExchange(world, layout, parameters, update, plan, on_cut)
+    memory = SharedVectors(world, roles, layout) if transport == "shared" else None
     if roles.works(world.rank):
-        return WorkerExchange(world, roles, shards, layout, plan, on_cut)
+        return WorkerExchange(world, roles, shards, layout, plan, on_cut, memory)
     me = roles.servers.index(world.rank)
-    decider = policy(roles.workers, plan) if me == 0 else None
-    return ServerLoop(world, roles, shards, parameters, optimizer_for(shards[me]), plan, decider, on_cut)
+    decider = make(policy, roles.workers, plan) if me == 0 else None
+    return ServerLoop(world, roles, shards, parameters, optimizer_for(shards[me]), plan, decider, on_cut, memory)

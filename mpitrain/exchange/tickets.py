@@ -36,12 +36,14 @@ class TicketBook:
         size: samples in a full ticket (the global batch where workers step together, else one worker's batch).
         total_samples: end when so many samples were handed out; the last ticket is cut to fit.
         total_updates: end after so many updates; a dropped update takes a further ticket, so tickets have no end then.
+        per_update: tickets that make one update.
     """
 
     samples: int
     size: int
     total_samples: int | None = None
     total_updates: int | None = None
+    per_update: int = 1
 
     def __iter__(self) -> Iterator[Ticket]:
         handed = 0
@@ -62,27 +64,40 @@ class TicketBook:
         return -(-self.samples // self.size)
 
     @property
+    def full_update(self) -> int:
+        """Samples of an update, where its tickets are full."""
+        return self.size * self.per_update
+
+    @property
+    def tickets(self) -> int | None:
+        """Tickets in the run; None where they have no end, because updates are counted."""
+        return None if self.total_samples is None else self._tickets_for(self.total_samples)
+
+    @property
     def updates(self) -> int:
         """Updates in the run, when none is dropped."""
         bounds = [] if self.total_updates is None else [self.total_updates]
-        if self.total_samples is not None:
-            epochs, rest = divmod(self.total_samples, self.samples)
-            bounds.append(epochs * self.per_epoch + -(-rest // self.size))
+        if self.tickets is not None:
+            bounds.append(-(-self.tickets // self.per_update))
         if not bounds:
             raise ValueError("a book needs total_samples or total_updates")
         return min(bounds)
 
     def samples_after(self, updates: int) -> int:
-        """Samples in the first ``updates`` tickets."""
-        epochs, rest = divmod(updates, self.per_epoch)
+        """Samples in the tickets of the first ``updates`` updates."""
+        epochs, rest = divmod(updates * self.per_update, self.per_epoch)
         handed = epochs * self.samples + min(rest * self.size, self.samples)
         return handed if self.total_samples is None else min(handed, self.total_samples)
 
     def updates_for(self, samples: float) -> int:
-        """The smallest number of tickets that holds at least ``samples`` samples, within the run."""
+        """The smallest number of updates whose tickets hold at least ``samples`` samples, within the run."""
         # Tenths of an epoch are no exact floats: 3 x 0.1 of 5,500 samples must not become 1,651.
-        epochs, rest = divmod(math.ceil(round(samples, 6)), self.samples)
-        return min(self.updates, epochs * self.per_epoch + -(-rest // self.size))
+        tickets = self._tickets_for(math.ceil(round(samples, 6)))
+        return min(self.updates, -(-tickets // self.per_update))
+
+    def _tickets_for(self, samples: int) -> int:
+        epochs, rest = divmod(samples, self.samples)
+        return epochs * self.per_epoch + -(-rest // self.size)
 
     def cuts(self, every: int | float | None, unit: str) -> tuple[int, ...]:
         """The versions at which all ranks meet: each ``every`` ``"steps"`` or ``"epochs"``, and the last.

@@ -31,6 +31,7 @@ class HistoryRecord:
         samples_per_second: of all workers together since the record before; None while not measurable.
         staleness_mean: versions between pull and push; None outside servers.
         staleness_max: None outside servers.
+        dropped: of each worker, in rank order, gradients dropped so far; None outside servers.
         val_loss: on the validation set; None unless ``kind`` is "eval".
         val_accuracy: on the validation set; None unless ``kind`` is "eval".
     """
@@ -46,6 +47,7 @@ class HistoryRecord:
     samples_per_second: float | None = None
     staleness_mean: float | None = None
     staleness_max: int | None = None
+    dropped: tuple[int, ...] | None = None
     val_loss: float | None = None
     val_accuracy: float | None = None
 
@@ -80,7 +82,7 @@ class HistoryWriter:
         """Append one record to both files."""
         row = _row(record)
         _write_line(self._json, self._json_path, json.dumps(row, allow_nan=False))
-        cells = ("" if value is None else str(value) for value in row.values())
+        cells = (_cell(value) for value in row.values())
         _write_line(self._csv, self._csv_path, ",".join(cells))
 
     def close(self) -> None:
@@ -119,10 +121,17 @@ def _row(record: HistoryRecord) -> dict[str, Any]:
     return row
 
 
+def _cell(value: Any) -> str:
+    """What stands between two commas; several numbers are apart by spaces."""
+    return "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _record(path: Path, number: int, line: bytes) -> HistoryRecord:
     try:
         row = json.loads(line)
         fields: dict[str, Any] = {k: float(v) if v in _NOT_FINITE else v for k, v in row.items()}
+        if fields.get("dropped") is not None:
+            fields["dropped"] = tuple(fields["dropped"])
         return HistoryRecord(**fields)
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"line {number} of {path} is no history record ({error}): repair or remove it") from error

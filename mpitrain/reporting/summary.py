@@ -44,6 +44,9 @@ class Summary:
         samples_per_second: of all workers on the training clock, without start-up and the first ten steps.
         wall_seconds: from the start of the process; ``train_seconds`` the training clock, without evaluation.
         staleness_mean: versions between pull and push; like ``staleness_max`` None outside servers.
+        staleness: versions between pull and push → applied gradients; ``staleness_by_worker`` the same of each worker.
+        clock_gap_max: the most settled batches by which a worker was ahead of the slowest when it began a step; None
+            where workers step together.
         dropped: worker → reason → gradients computed but not applied.
         threads: TensorFlow's threads on each rank.
         choices: what was chosen by measuring, as explicit values.
@@ -76,6 +79,9 @@ class Summary:
     threads: int
     staleness_mean: float | None = None
     staleness_max: int | None = None
+    staleness: Mapping[int, int] = field(default_factory=dict)
+    staleness_by_worker: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    clock_gap_max: int | None = None
     dropped: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     choices: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -140,10 +146,8 @@ def _rows(s: Summary) -> list[tuple[str, str]]:
         ("time", f"{show.seconds(s.wall_seconds)} s in all, {show.seconds(s.train_seconds)} s training"),
         ("share", ", ".join(f"{name} {show.percent(part)} %" for name, part in vars(s.share).items())),
         ("sent", f"{_bytes(s.bytes_per_update)} per update"),
-        (
-            "staleness",
-            "" if s.staleness_mean is None else f"mean {s.staleness_mean:.2f}, max {s.staleness_max}",
-        ),
+        ("staleness", _staleness(s)),
+        ("applied", _applied(s) if s.clock_gap_max is not None or s.dropped else ""),
         (
             "dropped",
             "; ".join(f"worker {worker}: {_reasons(why)}" for worker, why in s.dropped.items() if why),
@@ -163,6 +167,32 @@ def _speed(s: Summary) -> str:
         return "not measured: the first 10 steps do not count, and there were no more"
     each = show.count(s.samples_per_second_per_worker)
     return f"{show.count(s.samples_per_second)} samples/s, {each} per worker (without start-up and 10 steps)"
+
+
+def _staleness(s: Summary) -> str:
+    if s.staleness_mean is None:
+        return ""
+    parts = [f"mean {s.staleness_mean:.2f}", f"max {s.staleness_max}"]
+    if s.staleness_max:
+        parts += [f"{span}: {show.percent(part)} %" for span, part in _spans(s.staleness).items()]
+    return ", ".join(parts)
+
+
+def _spans(histogram: Mapping[int, int]) -> dict[str, float]:
+    """The shares of 0, 1, 2-3, 4-7, ..., those that occur."""
+    found: dict[str, float] = {}
+    for value, count in sorted(histogram.items()):
+        low = 1 << (value.bit_length() - 1) if value else 0
+        span = str(value) if value < 2 else f"{low}-{2 * low - 1}"
+        found[span] = found.get(span, 0.0) + count / sum(histogram.values())
+    return found
+
+
+def _applied(s: Summary) -> str:
+    told = [f"worker {worker}: {sum(counts.values()):,}" for worker, counts in s.staleness_by_worker.items()]
+    if s.clock_gap_max is not None:
+        told.append(f"the fastest at most {show.plural(s.clock_gap_max, 'step')} ahead")
+    return ", ".join(told)
 
 
 def _bytes(sent: BytesPerUpdate) -> str:

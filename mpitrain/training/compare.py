@@ -12,13 +12,15 @@ from mpitrain.config import RunConfig, eval_distance
 from mpitrain.errors import InputError
 from mpitrain.exchange.registry import MODES
 from mpitrain.exchange.tickets import TicketBook
+from mpitrain.pairs import check
 from mpitrain.reporting.comparison import Comparison, ModeResult, print_comparison, write_comparison
 from mpitrain.reporting.plot import plot_comparison, require_matplotlib
 from mpitrain.reporting.stream import say
+from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, prepare
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, transport_of
 from mpitrain.training.trainer import plan_lines
 
 
@@ -50,8 +52,14 @@ def compare_modes(
                 raise InputError(f"--modes names {mode!r}, which is none of {', '.join(MODES)}")
         if len(set(modes)) != len(modes):
             raise InputError("--modes names a mode twice: name each once")
+        check(options, modes)
         config = defaults_of(options)
         roles = {mode: assign(mode, world.size, config.servers) for mode in modes}
+        transport_of(config, world)
+        for mode in modes:
+            if config.inject_delay is not None:
+                Delay.of(config.inject_delay).check(roles[mode].workers)
+            policy_of(config, mode, len(roles[mode].workers))
     speaker = Roles((), tuple(range(world.size)))
     if world.rank == speaker.chief:
         for line in plan_lines(config, ", then ".join(r.describe() for r in roles.values())):
@@ -106,23 +114,29 @@ def _run_all(
 def books_for(setup: Setup, modes: Sequence[str], roles: dict[str, Roles]) -> dict[str, TicketBook]:
     """The tickets of each mode: the same number of samples in all; the last ticket is cut to fit."""
     about, config = setup.description, setup.config
-    sizes = {mode: setup.ticket_size(mode, len(roles[mode].workers)) for mode in modes}
+    policies = {mode: policy_of(config, mode, len(roles[mode].workers)) for mode in modes}
+
+    def book(mode: str, samples: int | None, updates: int | None) -> TicketBook:
+        policy = policies[mode]
+        return TicketBook(about.samples, setup.step_size * policy.parts, samples, updates, policy.tickets)
+
     if config.train_steps is not None:
-        samples = TicketBook(about.samples, sizes[modes[0]], None, config.train_steps).samples_after(config.train_steps)
+        samples = book(modes[0], None, config.train_steps).samples_after(config.train_steps)
     else:
         samples = max(1, round((config.epochs or 1.0) * about.samples))
-    return {mode: TicketBook(about.samples, size, samples) for mode, size in sizes.items()}
+    return {mode: book(mode, samples, None) for mode in modes}
 
 
 def _run(setup: Setup, output: Output, mode: str, roles: Roles, book: TicketBook, target_accuracy: float) -> ModeResult:
     started = time.time()
     every, unit = eval_distance(setup.config.eval_every)
     with open_progress(setup.world, roles, book, setup.config.eval_on) as progress:
-        progress.note(f"\n{mode}: {roles.describe()}, {book.updates:,} updates of {book.size} samples")
+        progress.note(f"\n{mode}: {roles.describe()}, {book.updates:,} updates of {book.full_update} samples")
         run_dir = None if output.run_dir is None else output.run_dir / mode
         if run_dir is not None:
             run_dir.mkdir()
-        outcome = Run(setup, mode, roles, book, book.cuts(every, unit), progress, run_dir, started).execute()
+        policy = policy_of(setup.config, mode, len(roles.workers))
+        outcome = Run(setup, policy, roles, book, book.cuts(every, unit), progress, run_dir, started).execute()
         output.report(progress, outcome, run_dir)
     output.end_if_preempted(outcome)
     return ModeResult.of(outcome.summary, outcome.history, target_accuracy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,8 @@ from mpitrain.exchange.base import Exchange, Totals
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.step import Batch, GradientStep, StepResult
 from mpitrain.training.accumulate import Accumulation
+
+log = logging.getLogger("mpitrain")
 
 
 def train(
@@ -34,13 +37,18 @@ def train(
     while ticket is not None:
         if exchange.state is not None:
             step.state = exchange.state
-        now.work("computing a gradient", exchange.totals.version)
+        before, version = step.state, exchange.totals.version
+        now.work("computing a gradient", version)
         if not ticket.size:
             result = nothing(step)
         elif several:
             result = several.run(exchange.parameters, ticket)
         else:
             result = step.run(exchange.parameters, batch(ticket), exchange.ready)
+        if not result.finite:
+            log.warning("the gradient of step %d holds NaN or infinity, and is dropped", version)
+            # What made the gradient useless may have spoilt batch normalization's averages too.
+            step.state = before
         ticket = exchange.finish(result)
         now.stage = Stage.RUN
         after_step(exchange.totals)

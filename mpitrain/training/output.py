@@ -26,7 +26,7 @@ from mpitrain.reporting.rundir import create_run_directory, write_config
 from mpitrain.reporting.summary import BrokenOff, render_summary, write_summary
 from mpitrain.training.phases import phase
 from mpitrain.training.run import Outcome
-from mpitrain.training.setup import Description, Setup
+from mpitrain.training.setup import Description, Setup, transport_of
 
 log = logging.getLogger("mpitrain")
 
@@ -80,7 +80,6 @@ class Output:
             progress: is told.
         """
         about, config = setup.description, self._config
-        workers = len(self._roles.workers)
         values = config.as_dict() | {
             "batch_size": about.batch_size,
             "learning_rate": about.rate,
@@ -88,7 +87,9 @@ class Output:
             "jit": "on" if setup.jit else "off",
             "run_dir": None,
         }
-        if not self._roles.servers:
+        if self._roles.servers:
+            values["transport"] = transport_of(config, self._world)
+        else:
             choice = setup.allreduce.choice
             values |= {"allreduce": choice.backend, "shard_optimizer": "on" if choice.owners_update else "off"}
             progress.note(setup.allreduce.describe())
@@ -99,9 +100,8 @@ class Output:
             f"{setup.threads} thread{'s' * (setup.threads > 1)} per worker"
         )
         progress.note(
-            f"{about.samples:,} training samples; {_batches(config, about)} per worker and step, "
-            f"{setup.ticket_size(config.mode, workers)} per update; {book.per_epoch:,} updates an epoch, "
-            f"{book.updates:,} in all"
+            f"{about.samples:,} training samples; {_batches(config, about)} per worker and step, {book.full_update} "
+            f"per update; {-(-book.per_epoch // book.per_update):,} updates an epoch, {book.updates:,} in all"
         )
         progress.note(f"writing to {self.path}")
         log.info("configuration %s", values)

@@ -79,6 +79,7 @@ class Recorder:
             samples_per_second=self.throughput.lap(),
             staleness_mean=(totals.staleness_sum - seen.staleness_sum) / pushes if self._stale and pushes else None,
             staleness_max=totals.staleness_max if self._stale else None,
+            dropped=tuple(totals.dropped.tolist()) if self._stale else None,
             val_loss=val_loss,
             val_accuracy=val_accuracy,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,11 @@ from mpitrain.cluster.watchdog import asked_to_stop
 from mpitrain.cluster.world import World
 from mpitrain.errors import AgreementError, DivergedError, MpitrainError
 from mpitrain.exchange.base import Cut, Exchange, Plan, Spent, Totals, Traffic
-from mpitrain.exchange.registry import MODES, open_exchange, shards_of
-from mpitrain.exchange.servers.exchange import ServerLoop
+from mpitrain.exchange.policy import Policy
+from mpitrain.exchange.registry import open_exchange, shards_of
+from mpitrain.exchange.servers.exchange import ServerLoop, WorkerExchange
+from mpitrain.exchange.servers.shards import balance
+from mpitrain.exchange.servers.tally import Drop, Tally
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.optimizers import SliceOptimizer, is_elementwise, make_optimizer, needs_keras
 from mpitrain.parameters.step import Batch
@@ -27,12 +31,13 @@ from mpitrain.reporting.progress import Progress
 from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
+from mpitrain.training.delay import Delay, Sleeper
 from mpitrain.training.keras_start import start_tensorflow
 from mpitrain.training.loop import train
 from mpitrain.training.phases import phase
 from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
 from mpitrain.training.schedules import LearningRate
-from mpitrain.training.setup import Setup
+from mpitrain.training.setup import Setup, transport_of
 
 FIRST_STEP = "the first step begins at"
 """In each worker's log, before the seconds since 1970."""
@@ -62,6 +67,7 @@ class _RankReport:
     dropped: int
     peak_bytes: int
     threads: int
+    tally: Tally | None
 
 
 class Run:
@@ -69,7 +75,7 @@ class Run:
 
     Args:
         setup: from :func:`mpitrain.training.setup.prepare`.
-        mode: a key of ``MODES``.
+        policy: how the workers share updates.
         roles: who serves and who works.
         book: the tickets.
         cuts: versions at which all ranks meet.
@@ -81,7 +87,7 @@ class Run:
     def __init__(
         self,
         setup: Setup,
-        mode: str,
+        policy: Policy,
         roles: Roles,
         book: TicketBook,
         cuts: tuple[int, ...],
@@ -89,7 +95,7 @@ class Run:
         run_dir: Path | None,
         started: float | None = None,
     ) -> None:
-        self._setup, self._mode, self._roles, self._book = setup, mode, roles, book
+        self._setup, self._policy, self._roles, self._book = setup, policy, roles, book
         self._started = psutil.Process().create_time() if started is None else started
         self._world: World = setup.world
         about, config = setup.description, setup.config
@@ -98,7 +104,7 @@ class Run:
         self._history: list[HistoryRecord] = []
         self._unshared: list[HistoryRecord] = []
         self._writer = HistoryWriter(run_dir) if run_dir is not None else None
-        self.rate = LearningRate.of(config, about.rate, MODES[mode].sharing(len(roles.workers)), book.updates)
+        self.rate = LearningRate.of(config, about.rate, policy.sharing, book.updates)
         self._stopped = False
         self._plan = Plan(
             book,
@@ -111,6 +117,7 @@ class Run:
             lambda: bool(asked_to_stop()),
         )
         self._shards: list[slice] = []
+        self._progress = progress
         self._recorder: Recorder | None = None
         if self._world.rank == roles.chief:
             stale = bool(roles.servers)
@@ -119,6 +126,8 @@ class Run:
         self._worker: Exchange | None = None
         self._server: ServerLoop | None = None
         self._samples_seen = 0
+        delay = None if config.inject_delay is None else Delay.of(config.inject_delay)
+        self._sleep = Sleeper(delay, self._world.rank, config.seed)
 
     def execute(self) -> Outcome:
         """Train to the end, evaluate, and gather what all ranks have to tell.
@@ -129,7 +138,10 @@ class Run:
         setup, world = self._setup, self._world
         about = setup.description
         with phase(world, "cutting the parameters into shards"):
-            self._shards = shards_of(self._mode, self._roles, about.layout, is_elementwise(about.optimizer))
+            elementwise = is_elementwise(about.optimizer)
+            self._shards = shards_of(self._roles, about.layout, elementwise)
+        if self._recorder is not None and len(self._shards) > 1:
+            self._progress.note(balance(self._shards, about.layout, elementwise))
         if setup.step is not None and setup.initial_state is not None:
             setup.step.state = setup.initial_state.copy()
         served: SliceOptimizer | None = None
@@ -141,7 +153,7 @@ class Run:
                 served = self._optimizer(self._shards[self._roles.servers.index(world.rank)])
         with phase(world, "connecting the ranks", meets=True):
             exchange = open_exchange(
-                self._mode,
+                self._policy,
                 world,
                 self._roles,
                 about.layout,
@@ -151,6 +163,7 @@ class Run:
                 self._plan,
                 self._meet,
                 setup.allreduce.choice,
+                transport_of(setup.config, world),
             )
         if isinstance(exchange, ServerLoop):
             self._server = exchange
@@ -189,6 +202,7 @@ class Run:
         if not self._samples_seen:
             log.info("%s %.3f", FIRST_STEP, time.time())
         self._samples_seen += ticket.size
+        self._sleep()
         return self._setup.feed.batch(ticket)
 
     def _keep(self, record: HistoryRecord) -> None:
@@ -229,12 +243,13 @@ class Run:
         size, step = self._setup.description.state, self._setup.step
         if not size:
             return
-        if MODES[self._mode].together:
+        if self._policy.together:
             if step is not None and self._worker is not None and self._worker.state is not None:
                 step.state = self._worker.state
         else:
             state = step.state if step is not None and self._worker is not None else None
-            average = meeting.average_over_workers(world, state, self._samples_seen, size, version)
+            weight = self._worker.weight if isinstance(self._worker, WorkerExchange) else 0.0
+            average = meeting.average_over_workers(world, state, weight, size, version)
             if step is not None:
                 step.state = average
 
@@ -267,7 +282,8 @@ class Run:
         world, roles = self._world, self._roles
         spent = self._worker.spent if self._worker is not None else Spent()
         dropped = self._worker.dropped if self._worker is not None else 0
-        mine = _RankReport(spent, traffic.data, traffic.headers, dropped, peak_memory(), self._setup.threads)
+        tally = self._server.tally if self._server is not None else None
+        mine = _RankReport(spent, traffic.data, traffic.headers, dropped, peak_memory(), self._setup.threads, tally)
         told = world.gather_all(mine, "summing up")
         chiefs = None
         if self._worker is not None and self._recorder is not None:
@@ -293,17 +309,24 @@ class Run:
         updates = max(1, totals.version)
         served = bool(roles.servers)
         samples = int(totals.sums[2])
+        tally = told[roles.servers[0]].tally if served else None
+        dropped: Mapping[int, Mapping[str, int]]
+        if tally is not None:
+            dropped = {r: dict(sorted(reasons.items())) for r, reasons in tally.dropped.items()}
+        else:
+            counts = {r: told[r].dropped for r in roles.workers}
+            dropped = {r: {Drop.NOT_FINITE.value: count} for r, count in counts.items() if count}
         stopped = f"stopped by {asked_to_stop() or 'a signal'}" if self._stopped else None
         return Summary(
             status="preempted" if self._stopped else "complete",
             cause=stopped,
-            mode=self._mode,
+            mode=self._policy.mode,
             model=config.model,
             dataset=about.dataset,
             workers=workers,
             servers=len(roles.servers),
             batch_size=about.batch_size,
-            global_batch=setup.ticket_size(self._mode, workers),
+            global_batch=setup.step_size * self._policy.sharing,
             updates=totals.version,
             samples=samples,
             epochs=samples / about.samples,
@@ -324,7 +347,10 @@ class Run:
             threads=max(told[r].threads for r in roles.workers),
             staleness_mean=totals.staleness_sum / max(1, totals.pushes) if served else None,
             staleness_max=totals.staleness_max if served else None,
-            dropped={r: {"not finite": told[r].dropped} for r in roles.workers if told[r].dropped},
+            staleness=tally.histogram if tally else {},
+            staleness_by_worker={r: dict(sorted(c.items())) for r, c in tally.staleness.items()} if tally else {},
+            clock_gap_max=tally.clock_gap if tally and not self._policy.together else None,
+            dropped={r: reasons for r, reasons in dropped.items() if reasons},
             choices=self._choices(),
             versions=about.versions,
             peak_memory={rank: t.peak_bytes for rank, t in enumerate(told)},
@@ -333,7 +359,9 @@ class Run:
     def _choices(self) -> dict[str, str]:
         """What was chosen by measuring, as explicit values."""
         chosen = {"jit": "on" if self._setup.jit else "off"}
-        if not self._roles.servers:
+        if self._roles.servers:
+            chosen["transport"] = transport_of(self._setup.config, self._world)
+        else:
             allreduce = self._setup.allreduce.choice
             chosen |= {"allreduce": allreduce.backend, "shard_optimizer": "on" if allreduce.owners_update else "off"}
         return chosen

@@ -15,7 +15,7 @@ from mpitrain.data.mnist import Dataset, load
 from mpitrain.errors import InputError
 from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.exchange.allreduce.choose import Measured, choose_allreduce
-from mpitrain.exchange.registry import MODES
+from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.models import MODELS
 from mpitrain.parameters.layout import Layout, aligned_zeros
@@ -89,9 +89,10 @@ class Setup:
         """Samples in a full batch of one worker."""
         return min(self.description.batch_size, self.description.samples)
 
-    def ticket_size(self, mode: str, workers: int) -> int:
-        """Samples in a full ticket: of all batches that one update is made of, where workers step together."""
-        return self.description.batch_size * self.config.accumulate * MODES[mode].sharing(workers)
+    @property
+    def step_size(self) -> int:
+        """Samples of one worker's full step: of all batches whose gradients it adds up."""
+        return self.description.batch_size * self.config.accumulate
 
 
 def prepare(
@@ -237,6 +238,29 @@ def _make(config: RunConfig, model: Any, dataset: Dataset, worker: int, threads:
         versions,
     )
     return step, description
+
+
+def policy_of(config: RunConfig, mode: str, workers: int) -> Policy:
+    """What ``config`` asks of ``workers`` workers in ``mode``, as far as that has the option."""
+    backups = config.backup_workers if mode == "ps-sync" else 0
+    return Policy(mode, workers, backups, config.staleness_bound if mode == "ps-async" else None)
+
+
+def transport_of(config: RunConfig, world: World) -> str:
+    """``mpi`` or ``shared``, as asked for or as the ranks lie.
+
+    Raises:
+        InputError: where ranks that share no memory are to go through it.
+    """
+    far = [rank for rank, leader in enumerate(world.leaders) if leader != world.leaders[0]]
+    if config.transport == "shared" and far:
+        raise InputError(
+            f"--transport shared goes through the memory of one node, but {world.name(0)} and {world.name(far[0])} "
+            "share none: use --transport auto or mpi, or start all ranks on one node"
+        )
+    if config.transport != "auto":
+        return config.transport
+    return "mpi" if far else "shared"
 
 
 def defaults_of(config: RunConfig) -> RunConfig:

@@ -12,14 +12,17 @@ from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, eval_distance
 from mpitrain.data.mnist import Dataset
 from mpitrain.errors import InputError
+from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.tickets import TicketBook
+from mpitrain.pairs import check
 from mpitrain.reporting.history import HistoryRecord
 from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import Summary
+from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, prepare
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, transport_of
 
 
 class Trainer:
@@ -57,6 +60,10 @@ class Trainer:
         with phase(self.world, "checking the configuration"):
             self.config = _configuration(model, config, options)
             self.roles = assign(self.config.mode, self.world.size, self.config.servers)
+            self._policy = policy_of(self.config, self.config.mode, len(self.roles.workers))
+            transport_of(self.config, self.world)
+            if self.config.inject_delay is not None:
+                Delay.of(self.config.inject_delay).check(self.roles.workers)
         now.stage = Stage.REST
         self.history: list[HistoryRecord] = []
         """The records of the run, the same on every rank after :meth:`fit`."""
@@ -90,12 +97,12 @@ class Trainer:
             output = Output(world, roles, config)
             with output.accounting():
                 setup = prepare(world, config, roles.workers, self._model, data)
-                book, cuts = schedule(setup, config.mode, len(roles.workers))
+                book, cuts = schedule(setup, self._policy)
                 choose(setup, setup.full_batch)
                 if not roles.servers:
                     choose_sum(setup)
                 with open_progress(world, roles, book, config.eval_on) as progress:
-                    run = Run(setup, config.mode, roles, book, cuts, progress, output.run_dir)
+                    run = Run(setup, self._policy, roles, book, cuts, progress, output.run_dir)
                     output.resolved(setup, book, run.rate.base, progress)
                     outcome = run.execute()
                     if outcome.summary.status == "complete":
@@ -107,11 +114,12 @@ class Trainer:
         return self.history
 
 
-def schedule(setup: Setup, mode: str, workers: int) -> tuple[TicketBook, tuple[int, ...]]:
-    """The tickets of a run in ``mode``, and the versions at which all ranks meet."""
+def schedule(setup: Setup, policy: Policy) -> tuple[TicketBook, tuple[int, ...]]:
+    """The tickets of a run, and the versions at which all ranks meet."""
     about, config = setup.description, setup.config
     total = None if config.epochs is None else max(1, round(config.epochs * about.samples))
-    book = TicketBook(about.samples, setup.ticket_size(mode, workers), total, config.train_steps)
+    size = setup.step_size * policy.parts
+    book = TicketBook(about.samples, size, total, config.train_steps, policy.tickets)
     return book, book.cuts(*eval_distance(config.eval_every))
 
 
@@ -140,4 +148,5 @@ def _configuration(model: Any, config: RunConfig | None, options: dict[str, Any]
         except TypeError as error:
             raise InputError(f"Trainer: {error}; its options are the fields of mpitrain.RunConfig") from None
     config.validate()
+    check(config)
     return defaults_of(config)

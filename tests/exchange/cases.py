@@ -36,6 +36,16 @@ CASES = [
         Case(f"ps-async-{k}x{n}", "ps-async", n + k, servers=k, steps=43, jitter=0.004)
         for k, n in ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (3, 2), (3, 4))
     ),
+    # Through messages what the others send through the node's memory.
+    *(
+        Case(f"ps-sync-{k}x{n}-adam-mpi", "ps-sync", n + k, servers=k, batch=60 // n, transport="mpi")
+        for k, n in ((1, 2), (2, 4), (3, 2))
+    ),
+    Case("ps-async-mpi", "ps-async", 6, servers=2, steps=43, jitter=0.004, transport="mpi"),
+    Case("ps-async-bound-mpi", "ps-async", 4, servers=1, bound=1, steps=40, jitter=0.004, transport="mpi"),
+    Case("ps-async-bad-mpi", "ps-async", 5, servers=2, max_bad=3, steps=40, poison={3: (4, 6)}, transport="mpi"),
+    Case("ps-sync-backup-mpi", "ps-sync", 5, servers=2, backups=1, slow={2: 0.02}, transport="mpi"),
+    Case("ps-sync-stop-mpi", "ps-sync", 4, servers=2, stop={3: 9}, every=5, transport="mpi"),
     # Two epochs by samples, the last ticket cut: 2 x 211 - 5.
     Case("allreduce-samples", "allreduce", 3, steps=None, total_samples=417),
     Case("ps-sync-samples", "ps-sync", 4, servers=1, steps=None, total_samples=417),
@@ -48,7 +58,7 @@ CASES = [
     Case("one-sum", "allreduce", 1, batch=30, undivided=True),
     # Messages of at most 50 elements, where 2**31 - 1 are the limit.
     Case("allreduce-chunked", "allreduce", 2, batch=30, max_count=50),
-    Case("ps-sync-chunked", "ps-sync", 4, servers=2, batch=30, max_count=50),
+    Case("ps-sync-chunked", "ps-sync", 4, servers=2, batch=30, transport="mpi", max_count=50),
     Case("allreduce-bad-allowed", "allreduce", 3, max_bad=3, poison={1: (4, 9)}),
     Case("ps-sync-bad-allowed", "ps-sync", 4, servers=1, max_bad=3, poison={2: (4, 9)}),
     Case(
@@ -71,6 +81,30 @@ CASES = [
         slow={1: 0.03, 2: 0.002, 3: 0.002},
         every=None,
     ),
+    # The same where no worker may run ahead, or not far.
+    *(
+        Case(
+            f"ps-async-bound-{bound}",
+            "ps-async",
+            5,
+            servers=2,
+            bound=bound,
+            steps=40,
+            slow={2: 0.02, 3: 0.001, 4: 0.001},
+            every=17,
+        )
+        for bound in (0, 1, 3)
+    ),
+    # One worker far slower than the others, which are enough for an update; or all as fast.
+    Case(
+        "ps-sync-backup", "ps-sync", 5, servers=2, backups=1, steps=40, slow={2: 0.05, 3: 0.002, 4: 0.002}, every=None
+    ),
+    Case("ps-sync-backup-cuts", "ps-sync", 4, servers=1, backups=1, slow={3: 0.02}),
+    Case("ps-sync-backups", "ps-sync", 7, servers=3, backups=2, jitter=0.004),
+    Case("ps-sync-backup-samples", "ps-sync", 4, servers=1, backups=1, jitter=0.003, steps=None, total_samples=417),
+    Case("ps-sync-backup-bad", "ps-sync", 5, servers=2, backups=1, jitter=0.003, max_bad=3, poison={3: (4, 6)}),
+    Case("ps-sync-backup-stop", "ps-sync", 5, servers=2, backups=1, jitter=0.003, stop={3: 6}, every=5),
+    Case("ps-async-bound-stop", "ps-async", 5, servers=2, bound=1, jitter=0.003, stop={0: 9}, every=10, steps=40),
     # One rank is asked to stop: a worker, server 0, another server; before a cut, at one, at the last one.
     *(
         Case(f"allreduce-stop-{rank}-{at}", "allreduce", 3, stop={rank: at}, every=5)

@@ -18,9 +18,10 @@ from tests.support.numpy_step import Samples, SoftmaxStep
 Seen = list[dict[str, Any]]
 Exchanged = Callable[[str], Seen]
 BY_NAME = {case.name: case for case in CASES}
-SYNCHRONOUS = [
-    c for c in CASES if c.mode != "ps-async" and c.steps == 20 and not c.undivided and not c.poison and not c.stop
-]
+WHOLE = [c for c in CASES if c.mode != "ps-async" and not c.backups]
+SYNCHRONOUS = [c for c in WHOLE if c.steps == 20 and not c.undivided and not c.poison and not c.stop]
+BACKED = [c for c in CASES if c.backups]
+BOUNDED = [c for c in CASES if c.bound is not None]
 ASYNCHRONOUS = [c for c in CASES if c.mode == "ps-async" and not c.stop]
 STOPPED = [c for c in CASES if c.stop]
 SERVED = [c for c in CASES if c.servers]
@@ -107,14 +108,22 @@ def test_each_gradient_is_applied_on_every_server_or_counted_as_dropped(case: Ca
     good = sum(s["pushed"]["good"] for s in seen)
     bad = sum(s["pushed"]["bad"] for s in seen)
     assert good > 0 or seen[0]["version"] == 0
-    assert {s["applied"] for s in seen} == {good}
+    tally = seen[0]["tally"] if case.servers else None
+    late = (
+        sum(n for reasons in tally.dropped.values() for why, n in reasons.items() if why != "not finite")
+        if tally
+        else 0
+    )
+    assert not late or case.backups
+    assert {s["applied"] for s in seen} == {good - late}
+    assert not tally or sum(tally.histogram.values()) == good - late
     assert {s["bad"] for s in seen if not s["serves"]} == {bad}
     done = {s["rank"]: s["pushed"]["good"] + s["pushed"]["bad"] for s in seen}
     assert bad == sum(at < done[rank] for rank, steps in case.poison.items() for at in steps)
     assert case.stop or bad == sum(len(steps) for steps in case.poison.values())
 
 
-@named([c for c in CASES if not c.poison])
+@named([c for c in CASES if not c.poison and not c.backups])
 def test_an_epoch_is_one_pass_over_the_data(case: Case, exchanged: Exchanged) -> None:
     seen = exchanged(case.name)
     handed: dict[int, list[int]] = {}
@@ -137,16 +146,32 @@ def test_bytes_sent_follow_the_formula(case: Case, exchanged: Exchanged) -> None
     seen = exchanged(case.name)
     nbytes = seen[0]["nbytes"]
     pushed = sum(s["data"] for s in seen if not s["serves"])
-    assert pushed == seen[0]["applied"] * nbytes
+    dropped = next(s["dropped"].sum() for s in seen if not s["serves"])
+    assert pushed == seen[0]["applied"] * nbytes or case.backups
+    assert seen[0]["applied"] * nbytes <= pushed <= (seen[0]["applied"] + dropped) * nbytes
     pulled = sum(s["data"] for s in seen if s["serves"])
     first = case.workers * nbytes
-    if case.mode == "ps-sync":
+    if case.transport == "shared":
+        assert pulled == 0, "workers read where servers wrote"
+        return
+    if case in WHOLE:
         assert pulled == first + case.workers * seen[0]["version"] * nbytes
     else:
         # A pull for each push, less those that a worker without a ticket waits out, and one at each cut.
         cuts = len(seen[0]["cuts"])
         assert seen[0]["version"] == 0 or first < pulled
-        assert first <= pulled <= first + (seen[0]["applied"] + cuts * case.workers) * nbytes
+        assert first <= pulled <= first + (seen[0]["applied"] + dropped + cuts * case.workers) * nbytes
+
+
+@named(SERVED)
+def test_a_gradient_is_computed_from_one_whole_version(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    versions = [np.concatenate(shards) for shards in zip(*(s["versions"] for s in seen if s["serves"]), strict=True)]
+    pulled = [pull for s in seen for pull in s["pulled"]]
+    assert pulled or seen[0]["version"] == 0
+    for version, before, after in pulled:
+        assert np.array_equal(before, versions[version]), "no torn read"
+        assert np.array_equal(after, versions[version]), "nobody wrote into it during the step"
 
 
 @named([c for c in CASES if c.mode == "allreduce"])
@@ -174,11 +199,54 @@ def test_a_stragglers_gradients_are_staler(exchanged: Exchanged) -> None:
     assert seen[1]["staleness_max"] > BY_NAME["ps-async-straggler"].workers - 1
 
 
+@named(BOUNDED)
+def test_no_worker_runs_too_far_ahead(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    assert case.bound is not None
+    gap = seen[0]["tally"].clock_gap
+    assert gap == case.bound if case.slow else gap <= case.bound
+    assert seen[-1]["staleness_max"] <= (case.workers - 1) * (2 * case.bound + 1)
+    if case.bound == 0 and not case.stop:
+        done = [sum(s["pushed"].values()) for s in seen if not s["serves"]]
+        assert max(done) - min(done) <= 1, "all work at the pace of the slowest"
+
+
+def test_an_update_does_not_wait_for_a_straggler_with_a_backup(exchanged: Exchanged) -> None:
+    seen = exchanged("ps-sync-backup")
+    workers = [s for s in seen if not s["serves"]]
+    slow, *fast = [sum(s["pushed"].values()) for s in workers]
+    assert slow < min(fast)
+    dropped = workers[0]["dropped"]
+    assert seen[0]["tally"].dropped[2]["late"] == dropped[0] > 0
+    assert sum(s["data"] for s in workers) < (seen[0]["applied"] + dropped.sum()) * seen[0]["nbytes"], "a header alone"
+
+
+@named([c for c in BACKED if c.steps is not None and not c.stop])
+def test_each_update_has_as_many_gradients_as_asked(case: Case, exchanged: Exchanged) -> None:
+    seen = exchanged(case.name)
+    assert case.steps is not None
+    assert {s["applied"] for s in seen} == {case.steps * (case.workers - case.backups)}
+    assert all(np.array_equal(s["state"], seen[-1]["state"]) for s in seen if not s["serves"])
+
+
+def test_dropped_samples_are_trained_on_later(exchanged: Exchanged) -> None:
+    (case,) = [c for c in BACKED if c.total_samples]
+    seen = exchanged(case.name)
+    assert {s["sums"][2] for s in seen if not s["serves"]} == {case.total_samples}
+    parts = {tuple(ticket[1:]) for s in seen for ticket in s["tickets"]}
+    assert sum(count for _, _, count in parts) == case.total_samples
+
+
 @pytest.mark.parametrize(
     ("chunked", "whole_messages"), [("allreduce-chunked", "allreduce-2-adam"), ("ps-sync-chunked", "ps-sync-2x2-adam")]
 )
 def test_messages_over_the_limit_are_cut(chunked: str, whole_messages: str, exchanged: Exchanged) -> None:
     assert np.array_equal(whole(exchanged(chunked)), whole(exchanged(whole_messages)))
+
+
+@named([c for c in CASES if c.name.endswith("-adam-mpi")])
+def test_messages_and_memory_give_the_same_bits(case: Case, exchanged: Exchanged) -> None:
+    assert np.array_equal(whole(exchanged(case.name)), whole(exchanged(case.name.removesuffix("-mpi"))))
 
 
 @pytest.mark.parametrize("name", ["allreduce-sum", "ps-sync-sum"])
@@ -202,7 +270,7 @@ def test_a_run_repeats_bit_for_bit(exchanged: Exchanged, tmp_path: Any) -> None:
 
     launch(7, ["-m", "tests.exchange.cases", str(tmp_path)], timeout=180).check()
     for case in CASES:
-        if case.mode != "ps-async":
+        if case in WHOLE:
             again = pickle.loads((tmp_path / f"{case.name}.{case.ranks - 1}").read_bytes())
             assert np.array_equal(again["parameters"], exchanged(case.name)[-1]["parameters"]), case.name
 
@@ -217,10 +285,11 @@ def test_a_rank_that_is_asked_to_stop_ends_all_at_one_version(case: Case, exchan
     assert case.every is not None
     assert [at for at, _ in seen[0]["cuts"][:-1]] == list(range(case.every, version + (version == 0), case.every))
     assert last[1] == (Cut.LAST if version == case.steps else Cut.STOPPED)
-    if case.mode == "ps-async":
+    if case not in WHOLE:
         assert case.steps is not None
         # Each worker still settles the gradient that it computes; nobody begins another.
-        assert min(case.stop.values()) - sum(map(len, case.poison.values())) <= version < case.steps
+        unused = sum(map(len, case.poison.values())) + case.backups
+        assert min(case.stop.values()) - unused <= version < case.steps
     elif not case.poison:
         ((rank, asked),) = case.stop.items()
         # All-reduce, and servers but the first, say so with the next gradients; the others may before there are any.

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mpitrain.errors import InputError
 from mpitrain.exchange.base import Totals
-from mpitrain.exchange.servers.messages import Action, Answer, Codec, Entry, Held, Push, Ready
-from mpitrain.exchange.servers.shards import cut
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Entry, Held, Over, Push, Ready
+from mpitrain.exchange.servers.shards import balance, cut
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.layout import ALIGNMENT, Layout
 
@@ -24,13 +24,15 @@ SMALL = st.integers(1, 60)
 def books(draw: st.DrawFn) -> TicketBook:
     total, updates = draw(st.none() | st.integers(1, 300)), draw(st.none() | st.integers(1, 40))
     assume(total is not None or updates is not None)
-    return TicketBook(draw(SMALL), draw(SMALL), total, updates)
+    return TicketBook(draw(SMALL), draw(SMALL), total, updates, draw(st.integers(1, 5)))
 
 
 @given(books())
 def test_each_epoch_is_one_pass(book: TicketBook) -> None:
-    tickets = list(itertools.islice(book, book.updates))
-    assert [t.number for t in tickets] == list(range(book.updates))
+    tickets = list(itertools.islice(book, book.updates * book.per_update))
+    assert [t.number for t in tickets] == list(range(len(tickets)))
+    assert -(-len(tickets) // book.per_update) == book.updates
+    assert book.tickets in (None, len(list(itertools.islice(book, 1000))))
     assert all(0 < t.size <= book.size for t in tickets)
     for epoch, group in itertools.groupby(tickets, key=lambda t: t.epoch):
         places = [i for t in group for i in range(t.first, t.first + t.size)]
@@ -42,7 +44,9 @@ def test_each_epoch_is_one_pass(book: TicketBook) -> None:
 
 @given(books(), st.data())
 def test_samples_and_updates_count_what_iterating_gives(book: TicketBook, data: st.DataObject) -> None:
-    sizes = [t.size for t in itertools.islice(book, book.updates)]
+    tickets = iter(book)
+    updates = (list(itertools.islice(tickets, book.per_update)) for _ in range(book.updates))
+    sizes = [sum(t.size for t in update) for update in updates]
     after = [0, *itertools.accumulate(sizes)]
     assert [book.samples_after(k) for k in range(book.updates + 1)] == after
     samples = data.draw(st.integers(0, after[-1]))
@@ -64,7 +68,9 @@ def test_cuts_ascend_to_the_last_update(book: TicketBook, data: st.DataObject) -
     if unit == "steps" and every:
         assert cuts[:-1] == tuple(range(every, book.updates, every))
     if (every, unit) == (1.0, "epochs"):
-        assert cuts[:-1] == tuple(range(book.per_epoch, book.updates, book.per_epoch))
+        ends = range(book.per_epoch, book.updates * book.per_update, book.per_epoch)
+        ceilings = dict.fromkeys(-(-end // book.per_update) for end in ends)
+        assert cuts[:-1] == tuple(c for c in ceilings if c < book.updates)
     if every == 1e-9:
         assert cuts == tuple(range(1, book.updates + 1))
 
@@ -95,12 +101,14 @@ def vector(size: int) -> st.SearchStrategy[np.ndarray]:
     return st.lists(NUMBER, min_size=size, max_size=size).map(np.array)
 
 
-TOTALS = st.builds(Totals, vector(SUMS), COUNT, COUNT, NUMBER, COUNT, COUNT, NUMBER)
+DROPPED = st.lists(COUNT, min_size=WORKERS, max_size=WORKERS).map(np.array)
+TOTALS = st.builds(Totals, vector(SUMS), COUNT, COUNT, NUMBER, COUNT, COUNT, NUMBER, DROPPED)
 EMPTY = st.builds(np.empty, st.just(0))
-HEAD = (COUNT, st.sampled_from(Action), COUNT, st.booleans(), NUMBER)
+HEAD = (COUNT, st.sampled_from(Action), COUNT, st.booleans(), st.integers(-1, 5000), NUMBER)
 MESSAGES = st.one_of(
     st.builds(Ready, RANK, st.booleans()),
-    st.builds(Push, RANK, COUNT, COUNT, NUMBER, st.booleans(), st.booleans(), EMPTY | vector(SUMS + STATE)),
+    st.builds(Push, RANK, COUNT, COUNT, NUMBER, *[st.booleans()] * 3, EMPTY | vector(SUMS + STATE)),
+    st.builds(Over),
     st.builds(Held, RANK, RANK, COUNT, st.booleans()),
     st.builds(
         Entry,
@@ -168,3 +176,14 @@ def test_variables_are_not_cut_where_the_optimizer_needs_them_whole(servers: int
     shards = cut(layout, servers, False)
     assert {s.start for s in shards} <= {0, 64, 704, 768}
     assert math.fsum(s.stop - s.start for s in shards) == layout.size
+
+
+def test_the_balance_of_the_shards_is_told() -> None:
+    layout = Layout.of([("a", (64,)), ("b", (640,)), ("c", (64,)), ("d", (64,))])
+    assert balance(cut(layout, 2, True), layout, True) == (
+        "2 shards of 1,664, 1,664 bytes, cut anywhere; the largest is 0.0 % over an equal share"
+    )
+    assert balance(cut(layout, 2, False), layout, False) == (
+        "2 shards of 2,816, 512 bytes, cut between variables, as this optimizer needs it; the largest is 69.2 % over "
+        "an equal share"
+    )

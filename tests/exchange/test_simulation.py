@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpitrain.exchange.combine import add_in_order, coefficients
-from mpitrain.exchange.servers.messages import Action
+from mpitrain.exchange.policy import Policy
+from mpitrain.exchange.servers.messages import Action, Entry, Push
+from mpitrain.exchange.servers.policies import Asynchronous
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.parameters.optimizers import BlockedSGD
 from tests.support.simulation import LAYOUT, Scenario, Simulation, gradient
 
+KINDS = ("sync", "backed", "async", "bounded")
+
 
 @st.composite
-def scenarios(draw: st.DrawFn, synchronous: bool | None = None, bad: bool = True, stop: bool = False) -> Scenario:
-    servers, workers = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+def policies(draw: st.DrawFn, kinds: tuple[str, ...]) -> Policy:
+    kind = draw(st.sampled_from(kinds))
+    workers = draw(st.integers(2 if kind == "backed" else 1, 5))
+    if kind == "bounded":
+        return Policy("ps-async", workers, staleness_bound=draw(st.integers(0, 4)))
+    backups = draw(st.integers(1, workers - 1)) if kind == "backed" else 0
+    return Policy("ps-async" if kind == "async" else "ps-sync", workers, backups)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, *kinds: str, bad: bool = True, stop: bool = False) -> Scenario:
+    policy = draw(policies(kinds or KINDS))
+    servers, workers = draw(st.integers(1, 3)), policy.workers
     asked = st.tuples(st.integers(0, servers + workers - 1), st.integers(0, 300))
     samples, size = draw(st.integers(1, 40)), draw(st.integers(1, 12))
     by_samples = draw(st.booleans())
     total = draw(st.integers(1, 100)) if by_samples else None
-    book = TicketBook(samples, size, total, None if by_samples else draw(st.integers(1, 25)))
+    book = TicketBook(samples, size, total, None if by_samples else draw(st.integers(1, 25)), policy.tickets)
     inner = draw(st.sets(st.integers(1, max(1, book.updates - 1)), max_size=6))
     return Scenario(
-        synchronous=draw(st.booleans()) if synchronous is None else synchronous,
+        policy=policy,
         servers=servers,
-        workers=workers,
         book=book,
         cuts=tuple(sorted({cut for cut in inner if cut < book.updates} | {book.updates})),
         max_bad=draw(st.integers(0, 3)) if bad else 0,
         bad=draw(st.sampled_from([0.0, 0.02, 0.2])) if bad else 0.0,
         seed=draw(st.integers(0, 2**32)),
         stops=tuple(draw(st.lists(asked, min_size=1, max_size=3))) if stop else (),
+        shared=draw(st.booleans()),
     )
 
 
@@ -45,10 +63,11 @@ def failed(sim: Simulation) -> bool:
     return any(worker.culprit is not None for worker in sim.workers.values())
 
 
-def all_handed_out(sim: Simulation) -> bool:
-    """Whether the book has no more tickets; where updates are counted it always has."""
-    book = sim.scenario.book
-    return book.total_samples is not None and sum(t.size for _, t in sim.handed) == book.total_samples
+def all_done(sim: Simulation) -> bool:
+    """Whether each ticket of the book was applied or was bad; where updates are counted there are always more."""
+    done = {ticket for pairs in applied(sim) for _, ticket in pairs}
+    bad = {ticket for (_, ticket), pushes in sim.pushes.items() if not all(p.finite for p in pushes)}
+    return len(done | bad) == sim.scenario.book.tickets
 
 
 def applied(sim: Simulation) -> list[list[tuple[int, int]]]:
@@ -61,7 +80,7 @@ def replay(sim: Simulation) -> list[np.ndarray]:
     versions = [sim.initial.copy()]
     optimizer, total = BlockedSGD(LAYOUT.size, LAYOUT.dtype), np.zeros_like(sim.initial)
     for pairs in applied(sim):
-        pushes = [sim.pushes[pair] for pair in pairs]
+        pushes = [sim.pushes[pair][-1] for pair in pairs]
         gradients = [gradient(versions[p.version], p.worker - sim.scenario.servers, p.ticket) for p in pushes]
         factors, scale = coefficients([p.weight for p in pushes], False)
         new = np.zeros_like(total)
@@ -85,36 +104,47 @@ def test_everybody_ends_with_what_the_log_says(scenario: Scenario) -> None:
     assert not any(sim.links.values()), "nothing that was sent is left unreceived"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(either)
 def test_each_push_is_settled_once_and_counted(scenario: Scenario) -> None:
     sim = Simulation(scenario).run()
-    log = sim.servers[0].log
+    log, decider = sim.servers[0].log, sim.servers[0]._decider
+    assert decider is not None
     used = Counter(pair for entry in log for pair in entry.applied)
     dropped = Counter(pair for entry in log for pair in entry.dropped)
-    assert set((used + dropped).values()) <= {1}
-    unsettled = sim.pushes.keys() - (used + dropped).keys()
-    assert not unsettled or (scenario.synchronous and failed(sim)), "only a step that failed is left incomplete"
+    assert set(used.values()) <= {1}
+    pushed = Counter({pair: len(pushes) for pair, pushes in sim.pushes.items()})
+    unsettled = pushed - (used + dropped)
+    assert pushed == used + dropped + unsettled
+    assert not unsettled or (scenario.policy.parts > 1 and failed(sim)), "only a step that failed is left incomplete"
+    every = [push for pushes in sim.pushes.values() for push in pushes]
     if not failed(sim):
-        for pair, push in sim.pushes.items():
-            assert (pair in used) == push.carries_gradient
-    totals = sim.servers[0]._decider.totals  # type: ignore[union-attr]
+        missed = [p for p in every if p.finite and p.weight and not used[p.worker, p.ticket]]
+        assert not missed or scenario.policy.backup_workers
+        assert all(push.finite for pair in used for push in sim.pushes[pair]) or scenario.policy.backup_workers
+    totals, tally = decider.totals, decider.tally
     assert totals.pushes == sum(used.values())
     assert totals.version == len(applied(sim))
-    assert totals.sums[2] == sum(sim.pushes[pair].weight for pair in used)
-    stale = [v - sim.pushes[pair].version for v, pairs in enumerate(applied(sim)) for pair in pairs]
-    assert totals.staleness_sum == sum(stale)
-    assert totals.staleness_max == max(stale, default=0)
-    bad = sum(not push.finite for pair, push in sim.pushes.items() if pair not in unsettled)
-    assert totals.bad == bad
+    assert totals.sums[2] == sum(sim.pushes[pair][-1].weight for pair in used)
+    stale = [(p, v - sim.pushes[p][-1].version) for v, pairs in enumerate(applied(sim)) for p in pairs]
+    assert totals.staleness_sum == sum(s for _, s in stale)
+    assert totals.staleness_max == max((s for _, s in stale), default=0)
+    assert tally.histogram == dict(sorted(Counter(s for _, s in stale).items()))
+    for worker, counts in tally.staleness.items():
+        assert counts == Counter(s for (w, _), s in stale if w == worker)
+    bad = sum(not p.finite for p in every if (p.worker, p.ticket) not in unsettled)
+    assert totals.bad == bad == sum(reasons["not finite"] for reasons in tally.dropped.values())
+    assert totals.dropped.tolist() == [reasons.total() for reasons in tally.dropped.values()]
+    empty = sum(p.finite and not p.weight for p in every)
+    assert failed(sim) or dropped.total() == totals.dropped.sum() + empty
     assert failed(sim) == (bad > scenario.max_bad)
     if failed(sim):
         assert {w.culprit for w in sim.workers.values()} == {s.culprit for s in sim.servers.values()}
         worker, _ = sim.servers[0].culprit
-        assert any(not push.finite and push.worker == worker for push in sim.pushes.values())
+        assert any(not push.finite and push.worker == worker for push in every)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(scenarios())
 def test_the_run_has_its_length_and_its_cuts(scenario: Scenario) -> None:
     sim = Simulation(scenario).run()
@@ -122,14 +152,18 @@ def test_the_run_has_its_length_and_its_cuts(scenario: Scenario) -> None:
     if failed(sim):
         assert sim.met == [cut for cut in scenario.cuts if cut <= version and cut in sim.met]
         return
-    lost = len({entry.number for entry in sim.servers[0].log if entry.dropped and not entry.applied})
-    if book.total_samples is None:
+    if book.tickets is None:
         assert version == book.updates, "a dropped update takes another ticket"
         assert sim.met == list(scenario.cuts)
+        return
+    totals = sim.workers[scenario.servers].totals
+    if scenario.policy.parts == 1:
+        assert version == -(-(book.tickets - totals.bad) // scenario.policy.sharing)
     else:
-        assert book.updates - lost <= version <= book.updates
-        reached = [cut for cut in scenario.cuts if cut <= version]
-        assert list(dict.fromkeys(sim.met)) == sorted({*reached, version})
+        lost = len({entry.number for entry in sim.servers[0].log if entry.dropped and not entry.applied})
+        assert version == book.updates - lost
+    reached = [cut for cut in scenario.cuts if cut <= version]
+    assert list(dict.fromkeys(sim.met)) == sorted({*reached, version})
 
 
 @settings(max_examples=300, deadline=None)
@@ -140,7 +174,7 @@ def test_whoever_is_asked_to_stop_ends_all_at_one_version(scenario: Scenario) ->
     if failed(sim):
         return
     assert sim.met[-1] == version
-    whole = version == scenario.cuts[-1] or all_handed_out(sim)
+    whole = version == scenario.cuts[-1] or all_done(sim)
     assert sim.ends_with is (Action.END if whole else Action.STOP)
     if sim.ends_with is Action.STOP:
         assert sim.stop_known is not None
@@ -148,7 +182,7 @@ def test_whoever_is_asked_to_stop_ends_all_at_one_version(scenario: Scenario) ->
         assert not any(ticket for entry in log[sim.stop_known :] for _, ticket in entry.answered), "no more tickets"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(scenarios())
 def test_tickets_are_handed_out_once_and_cover_each_epoch(scenario: Scenario) -> None:
     sim = Simulation(scenario).run()
@@ -156,40 +190,113 @@ def test_tickets_are_handed_out_once_and_cover_each_epoch(scenario: Scenario) ->
     handed: dict[int, list] = {}
     for _, ticket in sim.handed:
         handed.setdefault(ticket.number, []).append(ticket)
+    late = Counter(p.ticket for pushes in sim.pushes.values() for p in pushes) - Counter(
+        ticket for pairs in applied(sim) for _, ticket in pairs
+    )
     assert sorted(handed) == list(range(len(handed)))
     for number in sorted(handed):
         whole = next(expected)
         parts = sorted(handed[number], key=lambda t: t.first)
-        if not scenario.synchronous:
-            assert parts == [whole], "an asynchronous ticket goes to one worker"
+        if scenario.policy.backup_workers:
+            assert set(parts) == {whole}
+            assert len(parts) <= 1 + late[number], "again only after it was dropped"
+        elif scenario.policy.parts == 1:
+            assert parts == [whole], "it goes to one worker"
         elif not failed(sim):
             assert len(parts) == scenario.workers
-        if len(parts) in (1, scenario.workers):
             places = [i for t in parts for i in range(t.first, t.first + t.size)]
-            if len(parts) == (scenario.workers if scenario.synchronous else 1):
-                assert places == list(range(whole.first, whole.first + whole.size))
+            assert places == list(range(whole.first, whole.first + whole.size))
     if scenario.book.total_samples is not None and not failed(sim):
-        assert sum(t.size for _, t in sim.handed) == scenario.book.total_samples
+        assert sum(t.size for t in {*(t for _, t in sim.handed)}) == scenario.book.total_samples
+        assert all_done(sim) or scenario.policy.parts > 1
 
 
 @settings(max_examples=60, deadline=None)
-@given(scenarios(synchronous=True, bad=False), st.integers(0, 2**32))
+@given(scenarios("sync", bad=False), st.integers(0, 2**32))
 def test_synchronous_training_is_the_same_bits_for_any_servers_and_any_timing(scenario: Scenario, seed: int) -> None:
-    from dataclasses import replace
-
-    def vector(servers: int, seed: int) -> bytes:
-        sim = Simulation(replace(scenario, servers=servers, seed=seed)).run()
+    def vector(servers: int, seed: int, shared: bool) -> bytes:
+        sim = Simulation(replace(scenario, servers=servers, seed=seed, shared=shared)).run()
         assert all((w.version, w.totals.staleness_max) == (scenario.book.updates, 0) for w in sim.workers.values())
         return b"".join(server.parameters.tobytes() for server in sim.servers.values())
 
-    assert len({vector(servers, seed + servers) for servers in (1, 2, 3)}) == 1
+    assert len({vector(servers, seed + servers, shared) for servers in (1, 2, 3) for shared in (False, True)}) == 1
 
 
-@settings(max_examples=60, deadline=None)
-@given(scenarios(synchronous=False, bad=False))
-def test_staleness_stays_below_what_the_other_workers_can_do_meanwhile(scenario: Scenario) -> None:
+@settings(max_examples=300, deadline=None)
+@given(st.booleans().flatmap(lambda stop: scenarios("backed", stop=stop)))
+def test_an_update_has_the_first_gradients_of_its_step(scenario: Scenario) -> None:
     sim = Simulation(scenario).run()
-    if scenario.workers == 1:
-        assert sim.workers[scenario.servers].totals.staleness_max == 0
+    sizes = [len(pairs) for pairs in applied(sim)]
+    quorum = scenario.policy.sharing
+    short = sizes[-1:] if scenario.book.tickets is not None else []
+    assert all(size == quorum for size in sizes[: len(sizes) - len(short)])
+    assert all(size <= quorum for size in short), "the last update takes the tickets that are left"
+    for version, pairs in enumerate(applied(sim)):
+        assert pairs == sorted(pairs), "summed in rank order"
+        assert {sim.pushes[pair][-1].version for pair in pairs} == {version}, "all from the newest parameters"
+    for worker in sim.workers if scenario.book.tickets is None else ():
+        tickets = [ticket.number for to, ticket in sim.handed if to == worker]
+        assert all(a != b for a, b in pairwise(tickets)), "a straggler holds up no samples"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.booleans().flatmap(lambda stop: scenarios("bounded", "async", stop=stop)))
+def test_no_worker_begins_a_step_too_far_ahead(scenario: Scenario) -> None:
+    sim = Simulation(scenario).run()
+    clocks = dict.fromkeys(sim.workers, 0)
+    greatest = 0
     for entry in sim.servers[0].log:
         assert len(entry.applied) <= 1, "an asynchronous update applies one push"
+        for worker, _ in entry.applied + entry.dropped:
+            clocks[worker] += 1
+        leads = [clocks[worker] - min(clocks.values()) for worker, ticket in entry.answered if ticket]
+        greatest = max([greatest, *leads])
+    bound, decider = scenario.policy.staleness_bound, sim.servers[0]._decider
+    assert decider is not None
+    assert decider.tally.clock_gap == greatest
+    if bound is not None:
+        assert greatest <= bound
+        assert decider.totals.staleness_max <= (scenario.workers - 1) * (2 * bound + 1)
+    if scenario.workers == 1:
+        assert decider.totals.staleness_max == 0
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_bound_on_staleness_is_the_least_one(workers: int, bound: int) -> None:
+    """The first worker leads by the bound when it begins, and the others do all they may before it comes."""
+    plan = replace(Simulation(SMALLEST).scenario.plan, book=TicketBook(10, 1, None, 1000), cuts=(1000,))
+    decider = Asynchronous(range(workers), plan, bound)
+    held: dict[int, tuple[int, int]] = {}
+
+    def answered(entries: list[Entry]) -> None:
+        for worker, ticket in (pair for entry in entries for pair in entry.answered):
+            assert ticket is not None
+            held[worker] = ticket.number, decider.totals.version
+
+    def run(worker: int) -> None:
+        while worker in held:
+            ticket, version = held.pop(worker)
+            answered(decider.complete(Push(worker, ticket, version, 1.0, True, tail=np.zeros(5))))
+
+    for worker in range(workers):
+        answered(decider.ready(worker))
+    if workers == 1:
+        return
+    ahead = held[0]
+    for _ in range(bound):
+        held.pop(0)
+        answered(decider.complete(Push(0, *ahead, 1.0, True, tail=np.zeros(5))))
+        ahead = held[0]
+    held.pop(0)
+    for worker in range(1, workers):
+        run(worker)
+    # With the slowest of them at its limit, those that waited for it go on.
+    for _ in range(2 * bound + 1):
+        for worker in range(1, workers):
+            run(worker)
+    decider.complete(Push(0, *ahead, 1.0, True, tail=np.zeros(5)))
+    assert decider.totals.staleness_max == (workers - 1) * (2 * bound + 1)
+
+
+SMALLEST = Scenario(Policy("ps-async", 1), 1, TicketBook(1, 1, None, 1), (1,), 0, 0.0, 0)

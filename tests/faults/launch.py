@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.matrix import RANKS, SERVERS, STALL, START, STEPS, Cell
+from tests.faults.matrix import RANKS, SERVERS, STALL, START, STEPS, VARIANTS, Cell
 from tests.support.mpi import environment, mpirun
 
 HUNG = 60.0
@@ -66,7 +66,8 @@ def train(
         folder = Path(name)
         private = folder / "tmp"
         private.mkdir()
-        options = ["--mode", mode, "--servers", str(SERVERS), "--train-steps", str(STEPS), "--eval-every", "10"]
+        options = [*VARIANTS.get(mode, ("--mode", mode)), "--servers", str(SERVERS)]
+        options += ["--train-steps", str(STEPS), "--eval-every", "10"]
         options += ["--stall-timeout", f"{STALL:g}", "--start-timeout", f"{START:g}", "--run-dir", str(folder / "run")]
         program = ["-m", "tests.faults.program", fault, moment, str(rank), str(folder), f"{seconds}", *options]
         env = environment({"TMPDIR": str(private), _TOKEN: token, "PYTHONUNBUFFERED": "1", **(extra or {})})

@@ -42,7 +42,13 @@ MOMENTS = {
     "after": "after the run",
     "finalize": "in `MPI_Finalize`",
 }
-MODES = ("allreduce", "ps-sync", "ps-async")
+VARIANTS = {
+    "ps-sync-backup": ("--mode", "ps-sync", "--backup-workers", "1"),
+    "ps-async-bound": ("--mode", "ps-async", "--staleness-bound", "1"),
+    "ps-sync-messages": ("--mode", "ps-sync", "--transport", "mpi"),
+}
+"""Where ranks wait for other ranks, or otherwise, than in the plain modes; a fault in a step is what may differ."""
+MODES = ("allreduce", "ps-sync", "ps-async", *VARIANTS)
 ROLES = {"rank 0": 0, "server": 1, "worker": 2, "last rank": 3}
 
 _RAISED = ("raise", "thread", "memory", "exit")
@@ -72,6 +78,8 @@ class Cell:
         """Whether there is such a case."""
         if self.mode == "allreduce" and self.role == "server":
             return False
+        if self.mode in VARIANTS and (self.fault not in ("kill", "stop") or self.moment != "step"):
+            return False  # all else has nothing to do with how ranks wait
         if self.moment in ("before", "after") and self.mode != "ps-sync":
             return False  # outside of the run the mode makes no difference
         if self.moment == "before" and self.fault in _RAISED:
@@ -139,7 +147,8 @@ class Cell:
         words = [f"rank {self.rank}: memory ran out" if self.agreed else f"rank {self.rank} on {host}"]
         if self.fault == "slow":
             words.append("mpitrain: warning: ")
-        step = {"step": None if self.mode == "ps-async" else AT_STEP, "evaluation": AT_VERSION}.get(self.moment)
+        in_step = self.mode in ("allreduce", "ps-sync")
+        step = {"step": AT_STEP if in_step else None, "evaluation": AT_VERSION}.get(self.moment)
         if step is not None and self.fault not in PASSING:
             words.append(f"at step {step}")
         return words

@@ -22,7 +22,7 @@ def write(run_dir, *records):
 def test_records_come_back_as_they_went(tmp_path, make_record):
     records = [
         make_record(),
-        make_record(step=500, accuracy=None, staleness_mean=1.5, staleness_max=4),
+        make_record(step=500, accuracy=None, staleness_mean=1.5, staleness_max=4, dropped=(0, 13)),
         make_record(step=550, val_loss=0.05, val_accuracy=0.985),
     ]
     assert read_history(write(tmp_path, *records)) == (records, None)
@@ -34,8 +34,14 @@ def test_csv_has_the_same_columns_and_values(tmp_path, make_record):
     for row, line in zip(rows, jsonl.read_text().splitlines(), strict=True):
         assert row == {key: "" if value is None else str(value) for key, value in json.loads(line).items()}
         assert tuple(row) == COLUMNS
-    assert rows[0]["val_loss"] == ""
+    assert rows[0]["val_loss"] == rows[0]["dropped"] == ""
     assert rows[1]["loss"] == "inf"
+
+
+def test_several_numbers_share_a_cell(tmp_path, make_record):
+    write(tmp_path, make_record(dropped=(0, 13, 2)))
+    (row,) = csv.DictReader((tmp_path / "history.csv").open())
+    assert row["dropped"] == "0 13 2"
 
 
 def test_not_finite_and_numpy_numbers(tmp_path, make_record):

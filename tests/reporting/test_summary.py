@@ -32,7 +32,8 @@ def test_the_text_says_what_matters(make_summary):
         "time        62.1 s in all, 30.1 s training",
         "share       compute 81.0 %, exchange 9.0 %, waiting 6.0 %, update 4.0 %",
         "sent        26.20 MB of data and 384 B of headers per update",
-        "staleness   mean 1.02, max 4",
+        "staleness   mean 1.02, max 4, 0: 1.8 %, 1: 94.5 %, 2-3: 2.7 %, 4-7: 0.9 %",
+        "applied     worker 1: 310, worker 2: 240, the fastest at most 7 steps ahead",
         "dropped     worker 2: 3 late, 1 not finite",
         "chosen      compute=flat, jit_compile=False",
         "versions    mpitrain 0.1.0, tensorflow 2.21.0",
@@ -51,11 +52,14 @@ def test_what_does_not_apply_is_left_out(make_summary):
             samples_per_second_per_worker=None,
             staleness_mean=None,
             staleness_max=None,
-            dropped={2: {}},
+            staleness={},
+            staleness_by_worker={},
+            clock_gap_max=None,
+            dropped={},
             choices={},
         )
     )
-    for word in ("server", "None", "accuracy", "validation", "staleness", "dropped", "chosen"):
+    for word in ("server", "None", "accuracy", "validation", "staleness", "applied", "dropped", "chosen"):
         assert word not in text
     assert "loss        train 0.0123, test 0.0312" in text
     assert "not measured" in text

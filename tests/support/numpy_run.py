@@ -13,9 +13,12 @@ from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce import exchange as exchange_of_allreduce
 from mpitrain.exchange.allreduce import mpi
 from mpitrain.exchange.base import Cut, Plan
-from mpitrain.exchange.registry import MODES, open_exchange, shards_of
+from mpitrain.exchange.policy import Policy
+from mpitrain.exchange.registry import open_exchange, shards_of
 from mpitrain.exchange.servers import endpoint
 from mpitrain.exchange.servers.exchange import ServerLoop
+from mpitrain.exchange.servers.messages import Entry
+from mpitrain.exchange.servers.server import Server
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
 from mpitrain.training.loop import train
@@ -32,6 +35,8 @@ class Case:
     mode: str
     ranks: int
     servers: int = 0
+    backups: int = 0
+    bound: int | None = None
     optimizer: str = "adam"
     batch: int = 10
     steps: int | None = 20
@@ -42,6 +47,7 @@ class Case:
     slow: dict[int, float] = field(default_factory=dict)
     every: int | None = 7
     max_bad: int = 0
+    transport: str = "shared"
     max_count: int | None = None
     poison: dict[int, tuple[int, ...]] = field(default_factory=dict)
     stop: dict[int, int] = field(default_factory=dict)
@@ -50,6 +56,10 @@ class Case:
     @property
     def workers(self) -> int:
         return self.ranks - self.servers
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.mode, self.workers, self.backups, self.bound)
 
 
 def run_case(case: Case, world: World) -> dict[str, Any]:
@@ -60,13 +70,26 @@ def run_case(case: Case, world: World) -> dict[str, Any]:
         return _run_case(case, world)
 
 
+def note_versions(server: Server, versions: list[np.ndarray]) -> None:
+    """Keep a copy of each version of a server's shard."""
+    versions.append(server.parameters.copy())
+    plain = server._apply
+
+    def apply(entry: Entry) -> float:
+        seconds = plain(entry)
+        versions.append(server.parameters.copy())
+        return seconds
+
+    server._apply = apply  # type: ignore[method-assign]
+
+
 def _run_case(case: Case, world: World) -> dict[str, Any]:
     roles = assign(case.mode, world.size, case.servers)
     step = SoftmaxStep(case.slow.get(world.rank, 0.0), case.jitter, seed=world.rank, undivided=case.undivided)
     step.poison = set(case.poison.get(world.rank, ()))
     samples = Samples(case.samples)
-    size = case.batch * MODES[case.mode].sharing(case.workers)
-    book = TicketBook(case.samples, size, case.total_samples, case.steps)
+    size = case.batch * case.policy.parts
+    book = TicketBook(case.samples, size, case.total_samples, case.steps, case.policy.tickets)
     plan = Plan(
         book,
         book.cuts(case.every, "steps"),
@@ -100,9 +123,9 @@ def _run_case(case: Case, world: World) -> dict[str, Any]:
         tickets.append(tuple(ticket))
         return samples.batch(ticket)
 
-    shards = shards_of(case.mode, roles, step.layout, True)
+    shards = shards_of(roles, step.layout, True)
     exchange = open_exchange(
-        case.mode,
+        case.policy,
         world,
         roles,
         step.layout,
@@ -111,22 +134,29 @@ def _run_case(case: Case, world: World) -> dict[str, Any]:
         lambda part: make_optimizer(spec, step.layout, part.start, part.stop),
         plan,
         on_cut,
+        transport=case.transport,
     )
     pushed = {"good": 0, "bad": 0, "empty": 0}
+    pulled: list[tuple[int, np.ndarray, np.ndarray]] = []
+    versions: list[np.ndarray] = []
     original = step.run
 
-    def counted(*args: Any) -> Any:
-        result = original(*args)
+    def counted(parameters: np.ndarray, *args: Any) -> Any:
+        before = parameters.copy()
+        result = original(parameters, *args)
+        pulled.append((exchange.totals.version, before, parameters.copy()))
         pushed["good" if result.finite else "bad"] += 1
         return result
 
     step.run = counted  # type: ignore[method-assign]
     if isinstance(exchange, ServerLoop):
+        note_versions(exchange.server, versions)
         exchange.serve()
         seen = {
             "version": exchange.server.version,
             "applied": exchange.server.applied,
             "parameters": exchange.server.parameters.copy(),
+            "tally": exchange.tally,
         }
     else:
         train(exchange, step, batch, lambda totals: None)
@@ -135,6 +165,7 @@ def _run_case(case: Case, world: World) -> dict[str, Any]:
             "version": totals.version,
             "applied": totals.pushes,
             "bad": totals.bad,
+            "dropped": totals.dropped,
             "parameters": exchange.parameters.copy(),
             "sums": totals.sums.tolist(),
             "staleness_sum": totals.staleness_sum,
@@ -149,6 +180,8 @@ def _run_case(case: Case, world: World) -> dict[str, Any]:
         "cuts": cuts,
         "at_cut": at_cut,
         "tickets": tickets,
+        "pulled": pulled,
+        "versions": versions,
         "pushed": pushed,
         "data": exchange.traffic.data,
         "headers": exchange.traffic.headers,

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mpitrain.exchange.base import Plan, Totals
-from mpitrain.exchange.servers.decider import Asynchronous, Synchronous
-from mpitrain.exchange.servers.messages import Action, Answer, Codec, Entry, Held, Push, Ready
+from mpitrain.exchange.policy import Policy
+from mpitrain.exchange.registry import MODES
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Entry, Held, Over, Push, Ready
 from mpitrain.exchange.servers.server import Outgoing, Server
 from mpitrain.exchange.servers.shards import cut
+from mpitrain.exchange.servers.slots import SharedSlots, Slots, TravellingSlots
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.layout import Layout
 from mpitrain.parameters.optimizers import BlockedSGD
@@ -33,15 +35,20 @@ class Scenario:
     after how many events they are asked to stop.
     """
 
-    synchronous: bool
+    policy: Policy
     servers: int
-    workers: int
     book: TicketBook
     cuts: tuple[int, ...]
     max_bad: int
     bad: float
     seed: int
     stops: tuple[tuple[int, int], ...] = ()
+    shared: bool = False
+    """Whether gradients and parameters go through memory that all share."""
+
+    @property
+    def workers(self) -> int:
+        return self.policy.workers
 
     @property
     def plan(self) -> Plan:
@@ -86,6 +93,9 @@ class Worker:
     ticket: Ticket | None = None
     version: int = -1
     totals: Totals = field(default_factory=lambda: Totals.empty(SUMS))
+    over: bool = False
+    pulled: np.ndarray | None = None
+    """Of parameters that lie in shared memory: as they were when the worker was pointed to them."""
     state: np.ndarray = field(default_factory=lambda: np.empty(0))
     answers: dict[int, Answer] = field(default_factory=dict)
     culprit: tuple[int, int] | None = None
@@ -100,16 +110,24 @@ class Simulation:
         self.shards = cut(LAYOUT, scenario.servers, True)
         self.initial = np.random.default_rng(0).normal(size=LAYOUT.size).astype(np.float32)
         self.codec = Codec(scenario.workers, SUMS, 2)
+        self.slots = [np.zeros(LAYOUT.size, np.float32) for _ in range(scenario.workers + 2)]
+        written = {w: np.zeros(LAYOUT.size, np.float32) for w in workers}
         self.gradients = {
-            s: {w: np.zeros(self.shards[s].stop - self.shards[s].start, np.float32) for w in workers} for s in servers
+            s: {w: v[self.shards[s]] if scenario.shared else v[self.shards[s]].copy() for w, v in written.items()}
+            for s in servers
         }
-        policy = Synchronous if scenario.synchronous else Asynchronous
+        make = MODES[scenario.policy.mode]
+        assert make is not None
         self.servers: dict[int, WatchedServer] = {}
         for s in servers:
-            decider = policy(tuple(workers), scenario.plan) if s == 0 else None
+            decider = make(scenario.policy, tuple(workers), scenario.plan) if s == 0 else None
             own = self.initial[self.shards[s]]
+            slots: Slots = TravellingSlots(scenario.workers + 2, own.size, own.dtype)
+            if scenario.shared:
+                slots = SharedSlots(self.slots, self.shards[s])
+            slots[0][:] = own
             optimizer = BlockedSGD(own.size, own.dtype)
-            self.servers[s] = WatchedServer(s, tuple(servers), self.gradients[s], own, optimizer, False, decider)
+            self.servers[s] = WatchedServer(s, tuple(servers), self.gradients[s], slots, optimizer, False, decider)
             self.servers[s].log = []
         self.workers = {w: Worker(w, np.zeros(LAYOUT.size, np.float32)) for w in workers}
         self.links: dict[tuple[int, int], deque] = {}
@@ -119,7 +137,8 @@ class Simulation:
         self.ended: set[int] = set()
         self.met: list[int] = []
         self.handed: list[tuple[int, Ticket]] = []
-        self.pushes: dict[tuple[int, int], Push] = {}
+        self.pushes: dict[tuple[int, int], list[Push]] = {}
+        """By worker and ticket; a ticket that came late may come to the same worker again."""
         self.moment = 0
         self.ends_with: Action | None = None
         self.stop_known: int | None = None
@@ -201,6 +220,9 @@ class Simulation:
                 self.sendings.remove(sending)
 
     def _check_slots(self) -> None:
+        for worker in self.workers.values():
+            if worker.phase in ("compute", "meet") and worker.pulled is not None:
+                assert np.array_equal(worker.pulled, worker.parameters), "a slot was overwritten while it was read"
         for sending in self.sendings:
             assert np.array_equal(sending.was, sending.memory), "a slot was overwritten while its answer was under way"
 
@@ -211,34 +233,49 @@ class Simulation:
             ticket = worker.ticket
             assert ticket is not None
             finite = self.random.random() >= self.scenario.bad
-            stop = self._asked(worker.rank)
-            push = Push(worker.rank, ticket.number, worker.version, float(ticket.size), finite, stop)
+            stop, over = self._asked(worker.rank), worker.over
+            push = Push(worker.rank, ticket.number, worker.version, float(ticket.size), finite, over, stop)
             vector = gradient(worker.parameters, worker.rank - len(self.servers), ticket.number)
             for server in self.servers:
                 push.tail = (
                     np.array([0.5 * ticket.size, ticket.size, ticket.size, worker.rank, ticket.number])
-                    if not server
+                    if not server and not over
                     else np.empty(0)
                 )
-                self._send(worker.rank, server, push, vector[self.shards[server]] if push.carries_gradient else None)
-            self.pushes[worker.rank, ticket.number] = push
+                part = vector[self.shards[server]] if push.carries_gradient else None
+                if part is not None and self.scenario.shared:
+                    self.gradients[server][worker.rank][:] = part
+                    part = None
+                self._send(worker.rank, server, push, part)
+            self.pushes.setdefault((worker.rank, ticket.number), []).append(push)
         worker.phase = "wait"
 
-    def _answered(self, worker: Worker, server: int, answer: Answer, data: np.ndarray | None) -> None:
+    def _answered(self, worker: Worker, server: int, answer: Answer | Over, data: np.ndarray | None) -> None:
+        if isinstance(answer, Over):
+            assert (server, data) == (0, None)
+            assert worker.phase in ("compute", "wait")
+            assert not worker.over, "it is told once"
+            worker.over = True
+            return
         assert worker.phase == "wait", f"worker {worker.rank} was answered while it is in phase {worker.phase}"
         assert server not in worker.answers, f"server {server} answered twice"
         assert answer.carries_parameters == (data is not None)
         if data is not None:
             worker.parameters[self.shards[server]] = data
         worker.answers[server] = answer
+        worker.over &= server != 0
         if len(worker.answers) < len(self.servers):
             return
         answers, worker.answers = worker.answers, {}
-        assert len({(a.number, a.action, a.version, a.culprit) for a in answers.values()}) == 1
+        assert len({(a.number, a.action, a.version, a.culprit, a.slot) for a in answers.values()}) == 1
         verdict = answers[0]
         assert verdict.totals is not None
         worker.version, worker.totals, worker.ticket = verdict.version, verdict.totals, verdict.ticket
         worker.state = verdict.state
+        assert (verdict.slot >= 0) == (self.scenario.shared and verdict.action is not Action.FAIL)
+        if verdict.slot >= 0:
+            worker.parameters = self.slots[verdict.slot]
+            worker.pulled = worker.parameters.copy()
         if verdict.action is Action.RUN:
             assert verdict.ticket is not None
             self.handed.append((worker.rank, verdict.ticket))

@@ -24,6 +24,10 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
+def cell(value: Any) -> str:
+    return "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 @in_every_mode
 def test_it_learns_and_says_how(mode: str, trained: Trained) -> None:
     ended, folder = trained(mode)
@@ -47,6 +51,11 @@ def test_it_learns_and_says_how(mode: str, trained: Trained) -> None:
     else:
         assert (summary["staleness_max"] == 0) == (mode == "ps-sync")
         assert 0 <= summary["staleness_mean"] <= summary["staleness_max"]
+        histogram = {int(value): count for value, count in summary["staleness"].items()}
+        assert max(histogram) == summary["staleness_max"]
+        assert sum(v * n for v, n in histogram.items()) / sum(histogram.values()) == summary["staleness_mean"]
+        assert sum(sum(c.values()) for c in summary["staleness_by_worker"].values()) == sum(histogram.values())
+    assert (summary["clock_gap_max"] is None) == (mode != "ps-async")
     assert "Traceback" not in ended.err
 
 
@@ -56,7 +65,7 @@ def test_the_history_is_the_same_in_both_files_and_agrees_with_the_summary(mode:
     rows = records(folder)
     with (folder / "history.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows] == table
+    assert [{k: cell(v) for k, v in row.items()} for row in rows] == table
     summary = json.loads((folder / "summary.json").read_text())
     evaluations = [row for row in rows if row["kind"] == "eval"]
     updates = summary["updates"]
@@ -175,6 +184,8 @@ def test_a_models_call_need_not_know_of_training(tmp_path: Path) -> None:
 
 def test_compare_prints_and_writes_one_table(tmp_path: Path) -> None:
     arguments = "compare --model mlp --dataset mnist-sample --epochs 0.7 --batch-size 50 --eval-every 0.1ep"
+    # At its own rate of 0.01 the asynchronous mlp wobbles too much for a bound on its accuracy.
+    arguments += " --learning-rate 0.003"
     ended = launch(
         3, ["-m", "mpitrain", *arguments.split(), "--target-accuracy", "0.8", "--run-dir", str(tmp_path / "c")]
     )

@@ -10,11 +10,12 @@ import numpy as np
 from mpitrain.exchange.allreduce.exchange import average_state
 from mpitrain.exchange.base import Plan, Totals
 from mpitrain.exchange.servers.messages import Action, Entry, Push
+from mpitrain.exchange.servers.tally import Drop, Tally
 from mpitrain.exchange.tickets import Ticket
 
 
 class Decider(ABC):
-    """Turns ready workers and complete pushes into log entries.
+    """Turns ready workers and complete pushes into log entries; the policies are its subclasses.
 
     Tickets go out only while applied + in flight < the next cut, so a cut comes when nothing is in flight and
     every worker has asked.
@@ -27,7 +28,8 @@ class Decider(ABC):
     def __init__(self, workers: Sequence[int], plan: Plan) -> None:
         self.workers = tuple(workers)
         self.plan = plan
-        self.totals = Totals.empty(plan.sums)
+        self.totals = Totals.empty(plan.sums, len(workers))
+        self.tally = Tally.of(workers)
         self.state = np.empty(0)
         self._culprit = (-1, -1)
         self._tickets = iter(plan.book)
@@ -35,6 +37,8 @@ class Decider(ABC):
         self._cuts = list(plan.cuts)
         self._idle: list[int] = []
         self._in_flight: dict[int, Ticket] = {}
+        self._pushes: dict[int, Push] = {}
+        """By worker, what waits for the rest of its step."""
         self._number = 0
         self._failed = False
         self._stopping = False
@@ -51,16 +55,28 @@ class Decider(ABC):
         action, answered = self._next()
         return [self._entry(action, answered=answered)] if answered else []
 
-    @abstractmethod
     def complete(self, push: Push) -> list[Entry]:
         """A push is held by every server."""
+        if not self._failed:
+            return self._judge(push)
+        self._count_bad([push])
+        return [self._fail([push])]
+
+    def overtaken(self) -> list[int]:
+        """Workers, each named once for a ticket, that compute what will be dropped."""
+        return []
 
     @abstractmethod
-    def _hand_out(self) -> list[tuple[int, Ticket | None]]:
+    def _judge(self, push: Push) -> list[Entry]:
+        """What becomes of a complete push."""
+
+    @abstractmethod
+    def _hand_out(self) -> list[tuple[int, Ticket]]:
         """Give tickets to idle workers as far as tickets may go out now."""
 
-    def _take(self) -> Ticket | None:
+    def _take(self) -> Ticket:
         ticket = self._upcoming
+        assert ticket is not None
         self._upcoming = next(self._tickets, None)
         return ticket
 
@@ -68,18 +84,16 @@ class Decider(ABC):
         """One log entry that applies the good ones of ``pushes`` as one update, and says what comes next."""
         totals, plan = self.totals, self.plan
         good = [p for p in pushes if p.carries_gradient]
-        bad = [p for p in pushes if not p.finite]
-        for push in pushes:
-            del self._in_flight[push.worker]
-            self._idle.append(push.worker)
-        totals.bad += len(bad)
-        if bad and totals.bad > plan.max_bad_gradients and not self._failed:
+        bad = self._count_bad(pushes)
+        if totals.bad > plan.max_bad_gradients:
             self._failed, self._culprit = True, (bad[0].worker, totals.version)
-        if self._failed:
-            return [self._fail(_pairs(pushes))]
+            return [self._fail(pushes)]
+        self._release(pushes)
         rate = plan.learning_rate(totals.version)
         for push in good:
-            totals.add(push.tail[: plan.sums], totals.version - push.version)
+            staleness = totals.version - push.version
+            totals.add(push.tail[: plan.sums], staleness)
+            self.tally.staleness[push.worker][staleness] += 1
         if good:
             totals.version += 1
             totals.learning_rate = rate
@@ -88,26 +102,59 @@ class Decider(ABC):
         dropped = [pair for pair in _pairs(pushes) if pair not in _pairs(good)]
         return [self._entry(action, rate, _pairs(good), dropped, answered)]
 
-    def _fail(self, dropped: list[tuple[int, int]]) -> Entry:
+    def _drop(self, pushes: Sequence[Push], why: Drop) -> list[Entry]:
+        """One log entry that forgets ``pushes``, and says what comes next."""
+        self._count(pushes, why)
+        self._release(pushes)
+        action, answered = self._next()
+        return [self._entry(action, dropped=_pairs(pushes), answered=answered)]
+
+    def _fail(self, pushes: Sequence[Push]) -> Entry:
         """Tell the workers that wait; the others hear when they come, so that nothing they send is left unreceived."""
+        pushes = [*pushes, *self._pushes.values()]
+        self._pushes.clear()
+        self._release(pushes)
         answered: list[tuple[int, Ticket | None]] = [(w, None) for w in self._idle]
         self._idle.clear()
-        return self._entry(Action.FAIL, dropped=dropped, answered=answered)
+        return self._entry(Action.FAIL, dropped=_pairs(pushes), answered=answered)
 
-    def _next(self) -> tuple[Action, list[tuple[int, Ticket | None]]]:
+    def _release(self, pushes: Sequence[Push]) -> None:
+        for push in pushes:
+            del self._in_flight[push.worker]
+            self._idle.append(push.worker)
+
+    def _count_bad(self, pushes: Sequence[Push]) -> list[Push]:
+        bad = [p for p in pushes if not p.finite]
+        self._count(bad, Drop.NOT_FINITE)
+        self.totals.bad += len(bad)
+        return bad
+
+    def _count(self, pushes: Sequence[Push], why: Drop) -> None:
+        for push in pushes:
+            self.tally.dropped[push.worker][why.value] += 1
+            self.totals.dropped[self.workers.index(push.worker)] += 1
+
+    def _next(self) -> tuple[Action, Sequence[tuple[int, Ticket | None]]]:
         answered = [] if self._stopping else self._hand_out()
         # A worker that has not asked yet may be slow to start: to meet without it would leave its question behind.
         if answered or len(self._idle) < len(self.workers):
             return Action.RUN, answered
-        ended = self._upcoming is None or self.totals.version == self._cuts[-1]
+        ended = self.totals.version == self._cuts[-1] or self._exhausted()
         while len(self._cuts) > 1 and self._cuts[0] <= self.totals.version:
             self._cuts.pop(0)
         self._idle.clear()
         action = Action.END if ended else Action.STOP if self._stopping else Action.CUT
         return action, [(w, None) for w in self.workers]
 
-    def _agree_on_state(self, pushes: Sequence[Push]) -> None:  # noqa: B027
-        """Nothing by default: asynchronous workers keep their own state until the next cut."""
+    def _exhausted(self) -> bool:
+        """Whether no ticket is left, when none is in flight."""
+        return self._upcoming is None
+
+    def _agree_on_state(self, pushes: Sequence[Push]) -> None:
+        """All workers go on from the averages of those that made the update."""
+        if self.plan.state:
+            states = np.array([p.tail[self.plan.sums :] for p in pushes])
+            self.state = average_state(states, [p.weight for p in pushes])
 
     def _entry(
         self,
@@ -119,56 +166,6 @@ class Decider(ABC):
     ) -> Entry:
         self._number += 1
         return Entry(self._number, action, rate, list(applied), list(dropped), list(answered), self._culprit)
-
-
-class Asynchronous(Decider):
-    """Each push is applied as it comes, and its worker goes on at once (Dean et al., NIPS 2012)."""
-
-    def complete(self, push: Push) -> list[Entry]:
-        """Apply this push alone."""
-        return self._settle([push])
-
-    def _hand_out(self) -> list[tuple[int, Ticket | None]]:
-        answered: list[tuple[int, Ticket | None]] = []
-        while self._idle and self._upcoming and self.totals.version + len(self._in_flight) < self._cuts[0]:
-            worker, ticket = self._idle.pop(0), self._take()
-            assert ticket is not None
-            self._in_flight[worker] = ticket
-            answered.append((worker, ticket))
-        return answered
-
-
-class Synchronous(Decider):
-    """One update for each global batch, from every worker's part of it, summed in rank order."""
-
-    def __init__(self, workers: Sequence[int], plan: Plan) -> None:
-        super().__init__(workers, plan)
-        self._pushes: dict[int, Push] = {}
-
-    def complete(self, push: Push) -> list[Entry]:
-        """Apply the step once every worker's push is there."""
-        self._pushes[push.worker] = push
-        if len(self._pushes) < len(self.workers):
-            return []
-        pushes = [self._pushes[w] for w in self.workers]
-        self._pushes.clear()
-        return self._settle(pushes)
-
-    def _hand_out(self) -> list[tuple[int, Ticket | None]]:
-        everyone = len(self._idle) == len(self.workers)
-        if not everyone or not self._upcoming or self.totals.version >= self._cuts[0]:
-            return []
-        ticket = self._take()
-        assert ticket is not None
-        self._idle.clear()
-        parts = [(w, ticket.part(i, len(self.workers))) for i, w in enumerate(self.workers)]
-        self._in_flight.update(parts)
-        return list(parts)
-
-    def _agree_on_state(self, pushes: Sequence[Push]) -> None:
-        if self.plan.state:
-            states = np.array([p.tail[self.plan.sums :] for p in pushes])
-            self.state = average_state(states, [p.weight for p in pushes])
 
 
 def _pairs(pushes: Sequence[Push]) -> list[tuple[int, int]]:

@@ -64,8 +64,15 @@ class Endpoint:
                 self._settle()
                 rank = self._bells.answer(self._pause if self._sending else None)
                 if rank is not None:
-                    self._comm.Recv(self._header, rank, _HEADER, self._status)
-                    return rank, self._codec.decode(self._header[: self._status.Get_count(MPI.DOUBLE)])
+                    return self._take(rank)
+
+    def look(self) -> tuple[int, Message] | None:
+        """The next message and who sent it, if there is one already."""
+        rank = self._bells.answer(0.0)
+        if rank is None:
+            return None
+        with waiting("receiving a message", now.step, (self._world.origin[rank],)):
+            return self._take(rank)
 
     def receive_slice(self, rank: int, out: np.ndarray) -> None:
         """Take the slice that travels beside the message just received from ``rank``."""
@@ -84,6 +91,10 @@ class Endpoint:
         """Send what is left, and close the doorbells; every rank must call it."""
         self.flush()
         self._bells.close()
+
+    def _take(self, rank: int) -> tuple[int, Message]:
+        self._comm.Recv(self._header, rank, _HEADER, self._status)
+        return rank, self._codec.decode(self._header[: self._status.Get_count(MPI.DOUBLE)])
 
     def _settle(self) -> None:
         for item in self._sending[:]:

@@ -13,8 +13,11 @@ from mpitrain.errors import DivergedError, MpitrainError
 from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.endpoint import Endpoint
-from mpitrain.exchange.servers.messages import Action, Answer, Codec, Held, Push, Ready
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Held, Over, Push, Ready
 from mpitrain.exchange.servers.server import Outgoing, Server
+from mpitrain.exchange.servers.slots import SharedSlots, Slots, TravellingSlots
+from mpitrain.exchange.servers.tally import Tally
+from mpitrain.exchange.servers.transport import SharedVectors
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.layout import Layout, aligned_zeros
 from mpitrain.parameters.optimizers import SliceOptimizer
@@ -33,10 +36,18 @@ class WorkerExchange:
         layout: of the parameter vector.
         plan: the run.
         on_cut: called by every rank at each cut.
+        memory: through which gradients and parameters go; None where they travel as messages.
     """
 
     def __init__(
-        self, world: World, roles: Roles, shards: list[slice], layout: Layout, plan: Plan, on_cut: OnCut
+        self,
+        world: World,
+        roles: Roles,
+        shards: list[slice],
+        layout: Layout,
+        plan: Plan,
+        on_cut: OnCut,
+        memory: SharedVectors | None = None,
     ) -> None:
         self._world, self._plan, self._on_cut = world, plan, on_cut
         self._servers = roles.servers
@@ -45,11 +56,15 @@ class WorkerExchange:
         self._link = Endpoint(world, roles.servers, codec)
         self._ticket: Ticket | None = None
         self._version = -1
-        self.parameters = aligned_zeros(layout.size, layout.dtype)
+        self._over = False
+        self._memory = memory
+        self.parameters = memory.slots[0] if memory else aligned_zeros(layout.size, layout.dtype)
         self.state: np.ndarray | None = None
-        self.totals = Totals.empty(plan.sums)
+        self.totals = Totals.empty(plan.sums, len(roles.workers))
         self.spent = Spent()
         self.dropped = 0
+        self.weight = 0.0
+        """Of this worker's latest gradient that was to be applied."""
         self._watch = Stopwatch()
 
     @property
@@ -70,17 +85,33 @@ class WorkerExchange:
         assert self._ticket is not None
         self.spent.compute += self._watch.lap()
         self.dropped += not result.finite
-        rank = self._world.rank
-        push = Push(rank, self._ticket.number, self._version, result.weight, result.finite, self._plan.stopping())
+        stop, over = self._plan.stopping(), self._step_is_over()
+        push = Push(self._world.rank, self._ticket.number, self._version, result.weight, result.finite, over, stop)
+        if push.carries_gradient:
+            self.weight = result.weight
         for server, shard in self._shards.items():
-            push.tail = np.concatenate((result.sums, result.state)) if server == self._servers[0] else np.empty(0)
-            self._link.send(server, push, result.gradient[shard] if push.carries_gradient else None)
+            first = server == self._servers[0] and not over
+            push.tail = np.concatenate((result.sums, result.state)) if first else np.empty(0)
+            self._link.send(server, push, self._slice(result.gradient, shard) if push.carries_gradient else None)
         self.spent.exchange += self._watch.lap()
         return self._await()
+
+    def _slice(self, gradient: np.ndarray, shard: slice) -> np.ndarray | None:
+        """What travels of a gradient; nothing where its server reads it in the node's memory."""
+        if self._memory is None:
+            return gradient[shard]
+        mine = self._memory.gradients[self._world.rank][shard]
+        mine[:] = gradient[shard]
+        self.traffic.data += mine.nbytes
+        return None
 
     def close(self) -> None:
         """Give the links back."""
         self._link.close()
+
+    def _step_is_over(self) -> bool:
+        """Whether server 0 has said so: nothing else comes while a worker computes."""
+        return self._over or self._link.look() is not None
 
     def _ask(self) -> Ticket | None:
         self._link.send(self._servers[0], Ready(self._world.rank, self._plan.stopping()))
@@ -106,21 +137,27 @@ class WorkerExchange:
     def _collect(self) -> tuple[Answer, float, float]:
         """Server 0's answer, once all have answered and agree; seconds waited; the longest update among them."""
         answers: dict[int, Answer] = {}
-        waited = 0.0
+        waited, self._over = 0.0, False
         while len(answers) < len(self._servers):
             server, answer = self._link.receive("waiting for servers", self._version)
+            if isinstance(answer, Over):
+                # After server 0's answer it is about the next ticket, though other servers are still to answer.
+                self._over = self._servers[0] in answers
+                continue
             assert isinstance(answer, Answer)
             answers[server] = answer
             waited += self._watch.lap()
             if answer.carries_parameters:
                 self._link.receive_slice(server, self.parameters[self._shards[server]])
                 self.spent.exchange += self._watch.lap()
-        if len({(a.number, a.action, a.version) for a in answers.values()}) != 1:
+        if len({(a.number, a.action, a.version, a.slot) for a in answers.values()}) != 1:
             told = ", ".join(f"server {s}: entry {a.number}, version {a.version}" for s, a in answers.items())
             raise MpitrainError(f"the servers' logs differ at {self._world.name(self._world.rank)} ({told})")
         verdict = answers[self._servers[0]]
         assert verdict.totals is not None
         self._version, self.totals = verdict.version, verdict.totals
+        if self._memory is not None and verdict.slot >= 0:
+            self.parameters = self._memory.slots[verdict.slot]
         self.state = verdict.state if verdict.state.size else None
         return verdict, waited, max(a.update_seconds for a in answers.values())
 
@@ -137,6 +174,7 @@ class ServerLoop:
         plan: the run.
         decider: on server 0, else None.
         on_cut: called by every rank at each cut.
+        memory: through which gradients and parameters go; None where they travel as messages.
     """
 
     def __init__(
@@ -149,15 +187,29 @@ class ServerLoop:
         plan: Plan,
         decider: Decider | None,
         on_cut: OnCut,
+        memory: SharedVectors | None = None,
     ) -> None:
         me = roles.servers.index(world.rank)
-        shard = parameters[shards[me]]
-        self._world, self._on_cut, self._stopping = world, on_cut, plan.stopping
-        self._gradients = {w: aligned_zeros(shard.size, shard.dtype) for w in roles.workers}
-        self.server = Server(world.rank, roles.servers, self._gradients, shard, optimizer, plan.undivided, decider)
+        mine, initial = shards[me], parameters[shards[me]]
+        self._world, self._on_cut, self._stopping, self._decider = world, on_cut, plan.stopping, decider
+        slots: Slots
+        if memory is not None:
+            self._gradients = {w: vector[mine] for w, vector in memory.gradients.items()}
+            slots = SharedSlots(memory.slots, mine)
+        else:
+            self._gradients = {w: aligned_zeros(initial.size, initial.dtype) for w in roles.workers}
+            slots = TravellingSlots(len(roles.workers) + 2, initial.size, initial.dtype)
+        slots[0][:] = initial
+        self._receives = memory is None
+        self.server = Server(world.rank, roles.servers, self._gradients, slots, optimizer, plan.undivided, decider)
         others = roles.servers[1:] if me == 0 else roles.servers[:1]
         codec = Codec(len(roles.workers), plan.sums, plan.state)
         self._link = Endpoint(world, (*others, *roles.workers), codec)
+
+    @property
+    def tally(self) -> Tally | None:
+        """What was counted of each worker, on server 0."""
+        return self._decider.tally if self._decider else None
 
     @property
     def traffic(self) -> Traffic:
@@ -175,7 +227,7 @@ class ServerLoop:
             rank, message = link.receive("waiting for pushes", server.version)
             now.work("serving", server.version)
             now.stage = Stage.RUN
-            if isinstance(message, Push) and message.carries_gradient:
+            if self._receives and isinstance(message, Push) and message.carries_gradient:
                 link.receive_slice(rank, self._gradients[message.worker])
             if isinstance(message, Ready | Push | Held) and self._stopping():
                 message.stop = True

@@ -45,6 +45,7 @@ class Push:
         version: of the parameters it was computed from.
         weight: what its mean was divided by; zero says that there were no samples, and no slice travels.
         finite: False says that it held NaN or infinity, and no slice travels.
+        late: True says that its step was over when it was ready, and no slice travels.
         stop: whether the sender was asked to end the run early.
         tail: sums and float state; to server 0 only.
     """
@@ -54,13 +55,14 @@ class Push:
     version: int
     weight: float
     finite: bool
+    late: bool = False
     stop: bool = False
     tail: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     @property
     def carries_gradient(self) -> bool:
         """Whether a slice travels beside it."""
-        return self.finite and self.weight > 0
+        return self.finite and self.weight > 0 and not self.late
 
 
 @dataclass
@@ -72,6 +74,11 @@ class Held:
     ticket: int
     stop: bool = False
     """Whether the sender was asked to end the run early."""
+
+
+@dataclass
+class Over:
+    """Server 0 to a worker that still computes: its step is over, so its gradient need not travel."""
 
 
 @dataclass
@@ -106,6 +113,7 @@ class Answer:
         action: of that entry.
         version: of the parameters.
         carries_parameters: whether this server's slice travels beside it; not where the worker has that version.
+        slot: where in the node's memory the parameters are; -1 where they travel.
         update_seconds: what this server spent on the update.
         ticket: the next one; from server 0 only.
         totals: of all that was applied; from server 0 only.
@@ -117,6 +125,7 @@ class Answer:
     action: Action
     version: int
     carries_parameters: bool
+    slot: int = -1
     update_seconds: float = 0.0
     ticket: Ticket | None = None
     totals: Totals | None = None
@@ -124,7 +133,7 @@ class Answer:
     culprit: tuple[int, int] = (-1, -1)
 
 
-Message = Ready | Push | Held | Entry | Answer
+Message = Ready | Push | Held | Over | Entry | Answer
 
 
 class Codec:
@@ -136,22 +145,25 @@ class Codec:
         state: length of the float state.
     """
 
-    _READY, _PUSH, _HELD, _ENTRY, _ANSWER = range(5)
-    _ANSWER_HEAD: ClassVar[int] = 13
+    _READY, _PUSH, _HELD, _OVER, _ENTRY, _ANSWER = range(6)
+    _ANSWER_HEAD: ClassVar[int] = 14
 
     def __init__(self, workers: int, sums: int, state: int) -> None:
-        self._sums = sums
-        self.length = max(7 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + Totals.HEAD + sums + state)
+        self._totals = Totals.HEAD + workers + sums
+        self._workers = workers
+        self.length = max(8 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + self._totals + state)
 
     def encode(self, message: Message) -> np.ndarray:
         """A new float64 vector of at most ``length`` elements."""
         match message:
             case Ready(worker, stop):
                 return np.array([self._READY, worker, stop], np.float64)
-            case Push(worker, ticket, version, weight, finite, stop, tail):
-                return np.concatenate(([self._PUSH, worker, ticket, version, weight, finite, stop], tail))
+            case Push(worker, ticket, version, weight, finite, late, stop, tail):
+                return np.concatenate(([self._PUSH, worker, ticket, version, weight, finite, late, stop], tail))
             case Held(server, worker, ticket, stop):
                 return np.array([self._HELD, server, worker, ticket, stop], np.float64)
+            case Over():
+                return np.array([self._OVER], np.float64)
             case Entry():
                 return self._encode_entry(message)
             case Answer():
@@ -164,11 +176,13 @@ class Codec:
             return Ready(int(vector[1]), bool(vector[2]))
         if kind == self._PUSH:
             worker, ticket, version = (int(x) for x in vector[1:4])
-            weight, finite, stop = vector[4:7].tolist()
-            return Push(worker, ticket, version, weight, bool(finite), bool(stop), vector[7:].copy())
+            weight, finite, late, stop = vector[4:8].tolist()
+            return Push(worker, ticket, version, weight, bool(finite), bool(late), bool(stop), vector[8:].copy())
         if kind == self._HELD:
             server, worker, ticket, stop = vector[1:5].astype(np.int64).tolist()
             return Held(server, worker, ticket, bool(stop))
+        if kind == self._OVER:
+            return Over()
         return self._decode_entry(vector) if kind == self._ENTRY else self._decode_answer(vector)
 
     def _encode_entry(self, entry: Entry) -> np.ndarray:
@@ -197,6 +211,7 @@ class Codec:
             answer.action,
             answer.version,
             answer.carries_parameters,
+            answer.slot,
             answer.update_seconds,
             answer.totals is not None,
             *(answer.ticket or _NO_TICKET),
@@ -204,24 +219,25 @@ class Codec:
         ]
         if answer.totals is None:
             return np.array(head, np.float64)
-        vector = np.empty(len(head) + Totals.HEAD + self._sums + answer.state.size)
+        vector = np.empty(len(head) + self._totals + answer.state.size)
         vector[: len(head)] = head
         tail = vector[len(head) :]
-        answer.totals.encode(tail[: Totals.HEAD + self._sums])
-        tail[Totals.HEAD + self._sums :] = answer.state
+        answer.totals.encode(tail[: self._totals])
+        tail[self._totals :] = answer.state
         return vector
 
     def _decode_answer(self, vector: np.ndarray) -> Answer:
-        _, number, action, version, carries, seconds, with_totals, *rest = vector[: self._ANSWER_HEAD].tolist()
-        split = self._ANSWER_HEAD + Totals.HEAD + self._sums
+        _, number, action, version, carries, slot, seconds, with_totals, *rest = vector[: self._ANSWER_HEAD].tolist()
+        split = self._ANSWER_HEAD + self._totals
         return Answer(
             int(number),
             Action(int(action)),
             int(version),
             bool(carries),
+            int(slot),
             seconds,
             _ticket(rest[:4]),
-            Totals.decode(vector[self._ANSWER_HEAD : split]) if with_totals else None,
+            Totals.decode(vector[self._ANSWER_HEAD : split], self._workers) if with_totals else None,
             vector[split:].copy(),
             (int(rest[4]), int(rest[5])),
         )

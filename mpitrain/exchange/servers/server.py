@@ -10,7 +10,8 @@ import numpy as np
 
 from mpitrain.exchange.combine import add_in_order, coefficients
 from mpitrain.exchange.servers.decider import Decider
-from mpitrain.exchange.servers.messages import Action, Answer, Entry, Held, Message, Push, Ready
+from mpitrain.exchange.servers.messages import Action, Answer, Entry, Held, Message, Over, Push, Ready
+from mpitrain.exchange.servers.slots import Slots
 from mpitrain.parameters.layout import aligned_zeros
 from mpitrain.parameters.optimizers import SliceOptimizer
 
@@ -31,7 +32,7 @@ class Server:
         rank: this server's.
         servers: ranks of all servers; the first decides.
         gradients: by worker, where its gradient for this shard is when its push arrives.
-        parameters: the initial shard.
+        slots: where the versions of the parameters go; the first holds the initial shard.
         optimizer: of the shard.
         undivided: whether gradients are added and not averaged.
         decider: on server 0, else None.
@@ -43,7 +44,7 @@ class Server:
         rank: int,
         servers: tuple[int, ...],
         gradients: Mapping[int, np.ndarray],
-        parameters: np.ndarray,
+        slots: Slots,
         optimizer: SliceOptimizer,
         undivided: bool = False,
         decider: Decider | None = None,
@@ -51,11 +52,8 @@ class Server:
     ) -> None:
         self._rank, self._servers, self._gradients = rank, servers, gradients
         self._optimizer, self._undivided, self._decider, self._clock = optimizer, undivided, decider, clock
-        # A worker has at most one answer under way, so two more leave a free slot to write into.
-        self._slots = [aligned_zeros(parameters.size, parameters.dtype) for _ in range(len(gradients) + 2)]
-        self._users = [0] * len(self._slots)
-        self._slots[0][:] = parameters
-        self._sum = aligned_zeros(parameters.size, parameters.dtype)
+        self._slots = slots
+        self._sum = aligned_zeros(slots[0].size, slots[0].dtype)
         self._current = 0
         self._pushes: dict[tuple[int, int], Push] = {}
         self._holders: dict[tuple[int, int], int] = {}
@@ -79,7 +77,7 @@ class Server:
 
     def released(self, slot: int) -> None:
         """An answer that held ``slot`` has been sent."""
-        self._users[slot] -= 1
+        self._slots.sent(slot)
 
     def on(self, message: Message) -> list[Outgoing]:
         """Take one message in; return what must be sent, in order."""
@@ -97,7 +95,7 @@ class Server:
                 return self._count(worker, ticket)
             case Entry():
                 return self._execute(message)
-            case Answer():
+            case Over() | Answer():
                 raise TypeError("an answer is for workers")
 
     def _judge(self) -> Decider:
@@ -118,9 +116,10 @@ class Server:
             # The others first, so that all shards update at the same time.
             sent += [Outgoing(server, entry) for server in self._servers[1:]]
             sent += self._execute(entry)
-        return sent
+        return sent + [Outgoing(worker, Over()) for worker in self._judge().overtaken()]
 
     def _execute(self, entry: Entry) -> list[Outgoing]:
+        self._slots.settled(worker for worker, _ in entry.applied + entry.dropped)
         seconds = self._apply(entry) if entry.applied else 0.0
         for key in entry.dropped:
             del self._pushes[key]
@@ -132,7 +131,7 @@ class Server:
         pushes = [self._pushes.pop(key) for key in entry.applied]
         factors, scale = coefficients([p.weight for p in pushes], self._undivided)
         total = add_in_order([self._gradients[p.worker] for p in pushes], factors, self._sum)
-        free = self._free_slot()
+        free = self._slots.free(self._current)
         self._optimizer.apply(self._slots[self._current], total, self._slots[free], entry.rate, scale)
         self._current = free
         self.version += 1
@@ -140,15 +139,6 @@ class Server:
         seconds = self._clock() - start
         self.update_seconds += seconds
         return seconds
-
-    def _free_slot(self) -> int:
-        for i, users in enumerate(self._users):
-            if not users and i != self._current:
-                return i
-        # MPI may report a send as complete only after its receiver has pushed again.
-        self._slots.append(aligned_zeros(self._sum.size, self._sum.dtype))
-        self._users.append(0)
-        return len(self._slots) - 1
 
     def _reach(self, entry: Entry) -> None:
         self.culprit = entry.culprit
@@ -159,13 +149,16 @@ class Server:
             self.reached = entry.action
 
     def _answer(self, entry: Entry, worker: int, seconds: float) -> Outgoing:
-        carries = self._sent.get(worker) != self.version and entry.action is not Action.FAIL
-        answer = Answer(entry.number, entry.action, self.version, carries, seconds, culprit=entry.culprit)
+        shared, failed = self._slots.shared, entry.action is Action.FAIL
+        carries = self._sent.get(worker) != self.version and not shared and not failed
+        slot = self._current if shared and not failed else -1
+        answer = Answer(entry.number, entry.action, self.version, carries, slot, seconds, culprit=entry.culprit)
         if self._decider:
             answer.ticket = dict(entry.answered)[worker]
             answer.totals, answer.state = self._decider.totals, self._decider.state
+        if carries or slot >= 0:
+            self._slots.hold(worker, self._current)
         if not carries:
             return Outgoing(worker, answer)
         self._sent[worker] = self.version
-        self._users[self._current] += 1
         return Outgoing(worker, answer, self._current)

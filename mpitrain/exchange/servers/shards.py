@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -36,3 +37,14 @@ def cut(layout: Layout, servers: int, elementwise: bool) -> list[slice]:
             f"--servers {servers} is more than the model's parameters can be shared among{limit}: use fewer"
         )
     return [slice(low, high) for low, high in pairwise(borders)]
+
+
+def balance(shards: Sequence[slice], layout: Layout, elementwise: bool) -> str:
+    """How evenly the parameters lie on the servers, for people."""
+    sizes = [(s.stop - s.start) * layout.dtype.itemsize for s in shards]
+    over = 100 * (max(sizes) * len(sizes) / sum(sizes) - 1)
+    where = "anywhere" if elementwise else "between variables, as this optimizer needs it"
+    return (
+        f"{len(sizes)} shards of {', '.join(f'{size:,}' for size in sizes)} bytes, cut {where}; "
+        f"the largest is {over:.1f} % over an equal share"
+    )

@@ -1,0 +1,152 @@
+"""The policies of server 0: who waits for whom, and which gradients count."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from mpitrain.exchange.base import Plan
+from mpitrain.exchange.servers.decider import Decider
+from mpitrain.exchange.servers.messages import Entry, Push
+from mpitrain.exchange.servers.tally import Drop
+from mpitrain.exchange.tickets import Ticket
+
+
+class Synchronous(Decider):
+    """One update for each global batch, from every worker's part of it, summed in rank order."""
+
+    def _judge(self, push: Push) -> list[Entry]:
+        self._pushes[push.worker] = push
+        if len(self._pushes) < len(self.workers):
+            return []
+        pushes = [self._pushes[w] for w in self.workers]
+        self._pushes.clear()
+        return self._settle(pushes)
+
+    def _hand_out(self) -> list[tuple[int, Ticket]]:
+        everyone = len(self._idle) == len(self.workers)
+        if not everyone or not self._upcoming or self.totals.version >= self._cuts[0]:
+            return []
+        ticket = self._take()
+        self._idle.clear()
+        parts = [(w, ticket.part(i, len(self.workers))) for i, w in enumerate(self.workers)]
+        self._in_flight.update(parts)
+        return parts
+
+
+class Backed(Decider):
+    """One update from the first ``quorum`` gradients of a step, summed in rank order; later ones are dropped.
+
+    Chen et al., "Revisiting Distributed Synchronous SGD", 2016: of N + b workers the b slowest of each step are not
+    waited for. Each worker computes a ticket of its own, and that of a dropped gradient is handed out again.
+
+    Args:
+        workers: ranks of the workers, ascending.
+        plan: the run.
+        quorum: gradients of an update, at most ``len(workers)``.
+    """
+
+    def __init__(self, workers: Sequence[int], plan: Plan, quorum: int) -> None:
+        super().__init__(workers, plan)
+        self._quorum = quorum
+        self._returned: deque[Ticket] = deque()
+        self._left = plan.book.tickets
+        """Tickets whose gradients are neither applied nor given up; None where tickets have no end."""
+        self._tardy: set[int] = set()
+        """Workers whose latest gradient was dropped: with the same ticket again they would hold up its samples."""
+        self._began: dict[int, int] = {}
+        """The version at which each worker that computes began, until it has heard that its step is over."""
+
+    def ready(self, worker: int) -> list[Entry]:
+        """A worker has asked for a ticket."""
+        return super().ready(worker) + self._give_up()
+
+    def overtaken(self) -> list[int]:
+        """Workers, each named once for a ticket, that compute what will be dropped."""
+        late = [w for w in self._in_flight if self._began.get(w, self.totals.version) < self.totals.version]
+        for worker in late:
+            del self._began[worker]
+        return late
+
+    def _judge(self, push: Push) -> list[Entry]:
+        entries: list[Entry] = []
+        if push.finite and push.version < self.totals.version:
+            self._returned.append(self._in_flight[push.worker])
+            self._tardy.add(push.worker)
+            entries = self._drop([push], Drop.LATE)
+        elif push.finite:
+            self._pushes[push.worker] = push
+            self._tardy.discard(push.worker)
+        else:
+            entries = self._done([push])
+        # The last step of all makes do with the tickets that are left: a bad gradient leaves one fewer to wait for.
+        if self._pushes and len(self._pushes) >= min(self._quorum, self._left or self._quorum):
+            pushes = [self._pushes.pop(w) for w in sorted(self._pushes)]
+            entries += self._done(pushes)
+        return entries + self._give_up()
+
+    def _hand_out(self) -> list[tuple[int, Ticket]]:
+        answered: list[tuple[int, Ticket]] = []
+        while self._idle and not self._exhausted() and self.totals.version < self._cuts[0]:
+            worker = self._idle.pop(0)
+            fresh = not self._returned or (worker in self._tardy and self._upcoming)
+            self._in_flight[worker] = self._take() if fresh else self._returned.popleft()
+            self._began[worker] = self.totals.version
+            answered.append((worker, self._in_flight[worker]))
+        return answered
+
+    def _exhausted(self) -> bool:
+        return not self._returned and super()._exhausted()
+
+    def _done(self, pushes: Sequence[Push]) -> list[Entry]:
+        if self._left is not None:
+            self._left -= len(pushes)
+        return self._settle(pushes)
+
+    def _give_up(self) -> list[Entry]:
+        """Drop what waits for a step that nobody will complete, because no more tickets are given."""
+        if not self._stopping or not self._pushes or len(self._idle) + len(self._pushes) < len(self.workers):
+            return []
+        pushes = [self._pushes.pop(w) for w in sorted(self._pushes)]
+        self._returned.extend(self._in_flight[p.worker] for p in pushes)
+        return self._drop(pushes, Drop.UNFINISHED)
+
+
+class Asynchronous(Decider):
+    """Each push is applied as it comes, and its worker goes on at once (Dean et al., NIPS 2012).
+
+    With a bound S the policy is stale synchronous parallel (Ho et al., NIPS 2013): a worker's clock counts its settled
+    tickets, and it gets the next one only while its clock is at most S ahead of the slowest worker's.
+
+    Args:
+        workers: ranks of the workers, ascending.
+        plan: the run.
+        bound: S; None for no bound.
+    """
+
+    def __init__(self, workers: Sequence[int], plan: Plan, bound: int | None = None) -> None:
+        super().__init__(workers, plan)
+        self._bound = bound
+        self._clocks = dict.fromkeys(self.workers, 0)
+
+    def _judge(self, push: Push) -> list[Entry]:
+        self._clocks[push.worker] += 1
+        return self._settle([push])
+
+    def _hand_out(self) -> list[tuple[int, Ticket]]:
+        answered: list[tuple[int, Ticket]] = []
+        slowest = min(self._clocks.values())
+        for worker in self._idle[:]:
+            if not self._upcoming or self.totals.version + len(self._in_flight) >= self._cuts[0]:
+                break
+            lead = self._clocks[worker] - slowest
+            if self._bound is not None and lead > self._bound:
+                continue
+            self.tally.clock_gap = max(self.tally.clock_gap, lead)
+            self._idle.remove(worker)
+            self._in_flight[worker] = self._take()
+            answered.append((worker, self._in_flight[worker]))
+        return answered
+
+    def _agree_on_state(self, pushes: Sequence[Push]) -> None:
+        """Workers keep their own state until the next cut."""

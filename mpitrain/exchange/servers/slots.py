@@ -1,0 +1,116 @@
+"""Where the versions of a server's parameters lie while workers need them, and which place is free for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from mpitrain.parameters.layout import aligned_zeros
+
+
+class Slots(Protocol):
+    """Places for versions of a server's shard; one of them is current."""
+
+    shared: bool
+    """Whether workers read them where they lie; else they travel."""
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """The memory of a slot, this server's shard of it."""
+        ...
+
+    def free(self, current: int) -> int:
+        """A slot that nobody needs; not ``current``."""
+        ...
+
+    def hold(self, worker: int, index: int) -> None:
+        """An answer points ``worker`` to a slot."""
+        ...
+
+    def settled(self, workers: Iterable[int]) -> None:
+        """Gradients of ``workers`` have been dealt with, so these need no parameters until they are answered."""
+        ...
+
+    def sent(self, index: int) -> None:
+        """A slot that was to travel has left."""
+        ...
+
+
+class TravellingSlots:
+    """A server's own memory: a slot is needed until its answers have been sent.
+
+    Args:
+        count: slots to begin with. A worker has at most one answer under way, so two more than there are workers leave
+            a free one, as long as MPI tells at once that a message has left.
+        size: elements of the shard.
+        dtype: of the parameters.
+    """
+
+    shared = False
+
+    def __init__(self, count: int, size: int, dtype: np.dtype) -> None:
+        self._slots = [aligned_zeros(size, dtype) for _ in range(count)]
+        self._users = [0] * count
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._slots[index]
+
+    def free(self, current: int) -> int:
+        """See :class:`Slots`."""
+        for index, users in enumerate(self._users):
+            if not users and index != current:
+                return index
+        # MPI may report a send as complete only after its receiver has pushed again.
+        self._slots.append(aligned_zeros(self._slots[0].size, self._slots[0].dtype))
+        self._users.append(0)
+        return len(self._slots) - 1
+
+    def hold(self, worker: int, index: int) -> None:
+        """See :class:`Slots`."""
+        self._users[index] += 1
+
+    def settled(self, workers: Iterable[int]) -> None:
+        """See :class:`Slots`."""
+
+    def sent(self, index: int) -> None:
+        """See :class:`Slots`."""
+        self._users[index] -= 1
+
+
+class SharedSlots:
+    """Vectors in the node's memory from which workers compute: each is needed until all who compute from it are done.
+
+    A worker is done when every server holds its gradient, which a log entry tells. All servers execute the same log, so
+    all choose the same slot for a version without a word, and each writes its own shard into it.
+
+    Args:
+        vectors: two more than there are workers, each the whole parameter vector.
+        shard: the part of it that this server writes.
+    """
+
+    shared = True
+
+    def __init__(self, vectors: list[np.ndarray], shard: slice) -> None:
+        self._shards = [vector[shard] for vector in vectors]
+        self._held: dict[int, int] = {}
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._shards[index]
+
+    def free(self, current: int) -> int:
+        """See :class:`Slots`."""
+        needed = {current, *self._held.values()}
+        return next(index for index in range(len(self._shards)) if index not in needed)
+
+    def hold(self, worker: int, index: int) -> None:
+        """See :class:`Slots`."""
+        self._held[worker] = index
+
+    def settled(self, workers: Iterable[int]) -> None:
+        """See :class:`Slots`."""
+        for worker in workers:
+            self._held.pop(worker, None)
+
+    def sent(self, index: int) -> None:
+        """Nothing is sent."""

@@ -1,0 +1,64 @@
+"""What a policy means in numbers, and which options go together."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpitrain.config import MODES, RunConfig
+from mpitrain.errors import InputError
+from mpitrain.exchange.policy import Policy
+from mpitrain.pairs import RULES, Rule, check, table
+from mpitrain.training.setup import policy_of
+from tests.support.mpi import ROOT
+
+USED = {"transport": "mpi", "backup_workers": 1, "staleness_bound": 0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "sharing", "parts", "tickets"),
+    [
+        (Policy("allreduce", 4), 4, 4, 1),
+        (Policy("ps-sync", 4), 4, 4, 1),
+        (Policy("ps-sync", 4, backup_workers=1), 3, 1, 3),
+        (Policy("ps-sync", 4, backup_workers=3), 1, 1, 1),
+        (Policy("ps-async", 4), 1, 1, 1),
+        (Policy("ps-async", 4, staleness_bound=2), 1, 1, 1),
+    ],
+)
+def test_how_many_gradients_make_an_update(policy: Policy, sharing: int, parts: int, tickets: int) -> None:
+    assert (policy.sharing, policy.parts, policy.tickets) == (sharing, parts, tickets)
+
+
+def test_somebody_must_be_waited_for() -> None:
+    with pytest.raises(InputError, match="--backup-workers is 2 but must be below the number of workers, 2"):
+        Policy("ps-sync", 2, backup_workers=2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.option)
+def test_an_option_works_or_is_refused_with_the_reason(rule: Rule, mode: str) -> None:
+    check(RunConfig(mode=mode))  # type: ignore[arg-type]
+    config = RunConfig(mode=mode, **{rule.option: USED[rule.option]})  # type: ignore[arg-type]
+    config.validate()
+    if mode in rule.works:
+        check(config)
+        return
+    with pytest.raises(InputError) as refused:
+        check(config)
+    text = str(refused.value)
+    assert f"{rule.flag} does not go with --mode {mode}, because {rule.refused[mode]}" in text
+    assert f"use --mode {rule.works[0]}" in text
+
+
+def test_several_modes_may_each_have_options_of_their_own() -> None:
+    config = RunConfig(backup_workers=1, staleness_bound=2)
+    check(config, MODES)
+    assert policy_of(config, "allreduce", 3) == Policy("allreduce", 3)
+    assert policy_of(config, "ps-sync", 3) == Policy("ps-sync", 3, 1)
+    assert policy_of(config, "ps-async", 3) == Policy("ps-async", 3, 0, 2)
+    with pytest.raises(InputError, match="--staleness-bound does not go with --mode ps-sync"):
+        check(config, ["ps-sync", "allreduce"])
+
+
+def test_the_docs_have_the_table() -> None:
+    assert table() in (ROOT / "docs" / "modes.md").read_text()
