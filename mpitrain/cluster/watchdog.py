@@ -1,8 +1,7 @@
 """The watchdog: a thread on every rank that notices when another is gone, silent or stuck, and ends the run.
 
 It talks over sockets alone (``gossip``), so it stays awake whatever the main thread waits for. A peer's end shows at
-once as the end of its socket. When the run must end, the lowest rank that can still speak says why, and everybody
-leaves (``leaving``).
+once as the end of its socket. How the run then ends is in ``ending``.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NoReturn
 
 from mpitrain.cluster import leaving, signals
+from mpitrain.cluster.ending import FAREWELL, End, Ending, end_of_lost, say, speaks
 from mpitrain.cluster.gossip import Gossip, Message
 from mpitrain.cluster.launcher import Launch
-from mpitrain.cluster.memory import gigabytes, node_memory, oom_kills, peak_memory
+from mpitrain.cluster.memory import oom_kills, peak_memory
 from mpitrain.cluster.peers import Late, Limits, Peer, describe_late, find_late
 from mpitrain.cluster.waiting import Stage
 from mpitrain.cluster.waiting import now as activity
@@ -32,34 +31,9 @@ log = logging.getLogger("mpitrain")
 
 _SLOWEST_BEAT, _BEATS_IN_LIMIT = 1.0, 12
 _ALMOST = 0.7  # of the limit
-_GATHER, _SPEAK, _RECORD = 0.005, 1.0, 2.0  # seconds: for more bad news, for another's word, for the files
+_GATHER = 0.005  # seconds for more bad news
 _TURN, _TURNS = 2.0, 6.0  # seconds between two ranks' words, and at most
-_LAUNCHER_ACTS = 1.0  # seconds that a launcher needs to end the job with the failed rank's own code
 _PEERS_SHOW = 0.1  # seconds until the death of a peer has shown, when a launcher's signal comes first
-_FAREWELL = 1.0  # seconds for a last word to a neighbour that does not listen
-
-
-@dataclass(frozen=True)
-class End:
-    """Why a run ended before its time.
-
-    Args:
-        status: for ``summary.json``: failed, stalled, interrupted.
-        code: what this process leaves with.
-        cause: one sentence.
-        rank: the one that it began with, if one.
-        step: where that rank was.
-        peaks: rank → the most bytes that it was known to hold.
-        missing: ranks that can write nothing any more.
-    """
-
-    status: str
-    code: int
-    cause: str
-    rank: int | None
-    step: int
-    peaks: Mapping[int, int]
-    missing: frozenset[int] = frozenset()
 
 
 class Watchdog(threading.Thread):
@@ -80,8 +54,8 @@ class Watchdog(threading.Thread):
         self.asked_to_stop = ""
         """The signal that asked for an agreed end; empty while none has."""
         self._ooms = oom_kills()
-        self._records: list[Callable[[End], None]] = []
         self._gossip = Gossip(self._heard, self._news, self._hung_up)
+        self.ending = Ending(launch, self._gossip)
         self._todo: deque[Callable[[], None]] = deque()
         self._wake, self._woken = socket.socketpair()
         for end in (self._wake, self._woken):
@@ -113,15 +87,10 @@ class Watchdog(threading.Thread):
 
         self._post(joined)
 
-    def on_end(self, record: Callable[[End], None]) -> Callable[[], None]:
-        """Have ``record`` called, on another thread, when the run ends early; returns what takes that back."""
-        self._records.append(record)
-        return lambda: self._records.remove(record)
-
     def fail(self, code: int, cause: str, seconds: float) -> NoReturn:
         """End the job because of this rank, which has said why."""
         step = activity.step
-        self._post(lambda: self._failed(code, cause, step))
+        self._post(lambda: self.ending.failed(End("failed", code, cause, self.me.rank, step, self.peaks()), self.me))
         time.sleep(seconds)
         os._exit(code)
 
@@ -134,12 +103,11 @@ class Watchdog(threading.Thread):
         """Tell the others at once what this rank does now, and return when that is said, or cannot be."""
         said = threading.Event()
 
-        def beat() -> None:
-            self.me.beaten(activity, peak_memory(), time.monotonic())
-            self._gossip.beat(self.me.news())
+        def announced() -> None:
+            self._beat(time.monotonic())
             said.set()
 
-        self._post(beat)
+        self._post(announced)
         said.wait(1.0)
 
     def close(self) -> None:
@@ -164,9 +132,7 @@ class Watchdog(threading.Thread):
                 for peer in self._peers.values():
                     peer.excuse(deaf, now)
             if now >= self._next_beat:
-                self._next_beat = now + self._period
-                self.me.beaten(activity, peak_memory(), now)
-                self._gossip.beat(self.me.news())
+                self._beat(now)
             if self._lost:
                 self._end_for_lost()
             self._judge(now)
@@ -176,6 +142,11 @@ class Watchdog(threading.Thread):
     @property
     def _period(self) -> float:
         return min(_SLOWEST_BEAT, min(self.limits) / _BEATS_IN_LIMIT)
+
+    def _beat(self, now: float) -> None:
+        self._next_beat = now + self._period
+        self.me.beaten(activity, peak_memory(), now)
+        self._gossip.beat(self.me.news())
 
     def _beat_soon(self) -> None:
         self._next_beat = time.monotonic()
@@ -218,7 +189,7 @@ class Watchdog(threading.Thread):
 
     def _say_goodbye(self) -> None:
         self._gossip.tell(["bye", self.me.rank])
-        self._gossip.flush(_FAREWELL)
+        self._gossip.flush(FAREWELL)
         self._stopped = True
 
     # Judging
@@ -241,40 +212,22 @@ class Watchdog(threading.Thread):
         ranks = {item.peer.rank for item in early}
         fresh = [item for item in early if item.peer.rank not in self._warned]
         self._warned = (self._warned & ranks) | {item.peer.rank for item in fresh}
-        if fresh and self._speaks(ranks) and not (alone and self.me.rank > 1):
+        if fresh and speaks(self.me, self._peers, ranks) and not (alone and self.me.rank > 1):
             sentence = describe_late(fresh, self._peers, self.limits)
-            _say(f"warning: {sentence.replace(' (--', ': the run goes on for now (ends at --')}")
+            say(f"warning: {sentence.replace(' (--', ': the run goes on for now (ends at --')}")
 
     def _end_for_lost(self) -> None:
         deadline = time.monotonic() + _GATHER
         while (left := deadline - time.monotonic()) > 0:
             self._gossip.listen(left)
-        ranks = sorted(self._lost)
-        starved = any(self._lost.values())
-        gone = ", ".join(self._last_seen(self._peers[rank]) for rank in ranks)
-        if starved:
-            node = f"the node has {gigabytes(node_memory())}"
-            why = f"the kernel killed a process on that host because memory ran out ({node})"
-        else:
-            why = "killed, crashed, or left without a word"
-        first = self._peers[ranks[0]]
-        code = ExitCode.OUT_OF_MEMORY if starved else ExitCode.PEER_FAILED
-        cause = f"{gone} {'is' if len(ranks) == 1 else 'are'} gone: {why}"
-        # What is known of the lost is as old as its last heartbeat; where this rank is tells how far the run is.
-        does = "is" if activity.ranks is None else "waits"
-        cause += f"; rank {self.me.rank} {does} in '{activity.operation}' at step {activity.step}"
-        self._finish(End("failed", code, cause, first.rank, first.step, self.peaks(), frozenset(ranks)))
-
-    def _last_seen(self, peer: Peer) -> str:
-        return f"{peer.name} (last seen in '{peer.operation}' at step {peer.step}, peak memory {gigabytes(peer.peak)})"
-
-    def _speaks(self, missing: Iterable[int]) -> bool:
-        there = {peer.rank for peer in self._peers.values() if not peer.ended}
-        return self.me.rank == min(there - set(missing) or there)
+        self._finish(end_of_lost(self._lost, self.me, self._peers, self.peaks()))
 
     def peaks(self) -> dict[int, int]:
         """The most bytes that each rank was known to hold."""
         return {peer.rank: peer.peak for peer in self._peers.values()} | {self.me.rank: peak_memory()}
+
+    def _finish(self, end: End, told: bool = False, late: Sequence[Late] = ()) -> NoReturn:
+        self.ending.finish(end, self.me, self._peers, told, late)
 
     # Signals
 
@@ -299,9 +252,10 @@ class Watchdog(threading.Thread):
             # SIGKILL follows within a quarter of a second: no time to agree on anything.
             why = f"by {name}" if os.getppid() == self._parent else "because its launcher is gone"
             cause = f"{self.me.name} was ended {why} in '{activity.operation}' at step {activity.step}"
+            end = End("interrupted", 128 + number, cause, None, activity.step, self.peaks())
             complain(cause)
-            self._gossip.tell(["end", self.me.rank, "interrupted", 128 + number, cause, activity.step, []])
-            self._finish(End("interrupted", 128 + number, cause, None, activity.step, self.peaks()), told=True)
+            self.ending.tell("end", end, self.me)
+            self._finish(end, told=True)
         self._gossip.tell(["stop", "all", name])
         self._stop_asked(name)
 
@@ -310,77 +264,8 @@ class Watchdog(threading.Thread):
         if not self.asked_to_stop:
             self.asked_to_stop = name
             log.info("%s asks for the end of the run", name)
-            if self._speaks(()):
-                _say(f"{name}: the run ends after the step under way")
-
-    # The end
-
-    def _failed(self, code: int, cause: str, step: int) -> None:
-        self._gossip.tell(["fail", self.me.rank, "failed", int(code), cause, step, []])
-        self._gossip.flush(_FAREWELL)
-        self._record(End("failed", code, cause, self.me.rank, step, self.peaks()))
-        leaving.leave(code, self._launch)
-
-    def _finish(self, end: End, told: bool = False, late: list[Late] | None = None) -> NoReturn:
-        """Say why, record it, and leave.
-
-        Args:
-            end: why.
-            told: whether somebody has said it already.
-            late: who is still there though the run ends without it.
-        """
-        speaks = not told and self._speaks(end.missing | {item.peer.rank for item in late or ()})
-        if not told and not speaks:
-            speaks = not self._told_within(_SPEAK)
-        if speaks:
-            complain(end.cause)
-            rank = self.me.rank if end.rank is None else end.rank
-            self._gossip.tell(["end", rank, end.status, int(end.code), end.cause, end.step, sorted(end.missing)])
-        me, near = self.me, [peer for peer in self._peers.values() if peer.leader == self.me.leader]
-        cut_off = self._cut_off(end)
-        if cut_off and me.rank == min((p.rank for p in near if p.rank not in end.missing), default=me.rank):
-            leaving.end_launcher()
-        self._record(end)
-        self._gossip.flush()
-        aborts = speaks and self._launch.needs_abort and not (cut_off and self._launch.under_mpirun)
-        if not aborts and (end.status != "interrupted" or self._launch.needs_abort):
-            # A launcher that kills at the first exit leaves no time to write; Open MPI's is about to kill in any case.
-            time.sleep(_LAUNCHER_ACTS)
-        stuck = [item.peer for item in late or () if item.peer in near and item.peer is not me]
-        leaving.leave(end.code, self._launch, aborts, stuck)
-
-    def _told_within(self, seconds: float) -> bool:
-        """Whether another rank ends the run in the meantime; if one does, this rank leaves there and then."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            self._gossip.listen(left)
-        return False
-
-    def _cut_off(self, end: End) -> bool:
-        """Whether whole hosts are silent, so that the launcher would wait for them, or this one cannot be reached."""
-        if end.status != "stalled":
-            return False
-        hosts: dict[int, list[int]] = {}
-        for peer in self._peers.values():
-            hosts.setdefault(peer.leader, []).append(peer.rank)
-        return any(end.missing.issuperset(ranks) for ranks in hosts.values())
-
-    def _record(self, end: End) -> None:
-        """Have the run's files say why it ended; a file system that hangs does not keep the process."""
-
-        def write() -> None:
-            for record in [*self._records]:
-                with suppress(Exception):
-                    record(end)
-
-        writer = threading.Thread(target=write, daemon=True)
-        writer.start()
-        writer.join(_RECORD)
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, ValueError):
-        os.write(2, f"mpitrain: {text}\n".encode())
+            if speaks(self.me, self._peers):
+                say(f"{name}: the run ends after the step under way")
 
 
 current: Watchdog | None = None
@@ -412,8 +297,8 @@ def announce() -> None:
 
 
 def on_end(record: Callable[[End], None]) -> Callable[[], None]:
-    """:meth:`Watchdog.on_end` of this process's watchdog, if it has one."""
-    return current.on_end(record) if current is not None else lambda: None
+    """``Ending.on_end`` of this process's watchdog, if it has one."""
+    return current.ending.on_end(record) if current is not None else lambda: None
 
 
 def known_peaks() -> Mapping[int, int]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from mpitrain.cluster import watchdog
 from mpitrain.cluster.agreement import AgreedExit
+from mpitrain.cluster.ending import End
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.waiting import now
-from mpitrain.cluster.watchdog import End
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
 from mpitrain.errors import ExitCode
