@@ -6,6 +6,7 @@ The rank that speaks is the lowest one that still can.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from mpitrain.cluster.waiting import now
 from mpitrain.errors import ExitCode, complain
 
 _SPEAK, _RECORD = 1.0, 2.0  # seconds: for another's word, for the files
+_SWITCH = 1e-4  # seconds that the main thread keeps Python's lock from then on: what it does is lost in any case
 _LAUNCHER_ACTS = 1.0  # seconds that a launcher needs to end the job with the failed rank's own code
 FAREWELL = 1.0
 """Seconds for a last word to a neighbour that does not listen."""
@@ -71,6 +73,11 @@ class Ending:
         """Have the other ranks end too; ``kind`` is ``end``, or ``fail`` where this rank itself has failed."""
         rank = me.rank if end.rank is None else end.rank
         self._gossip.tell([kind, rank, end.status, int(end.code), end.cause, end.step, sorted(end.missing)])
+
+    def foresee(self, end: End) -> None:
+        """Have the files say ``end`` already, though a better reason may still come: SIGKILL may come first."""
+        sys.setswitchinterval(_SWITCH)
+        self._record(end)
 
     def failed(self, end: End, me: Peer) -> NoReturn:
         """This rank has failed, and has said why."""

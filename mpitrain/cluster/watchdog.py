@@ -236,7 +236,19 @@ class Watchdog(threading.Thread):
             return
         if number == signals.SIGINT and self.asked_to_stop == signals.name_of(number):
             os._exit(128 + number)
-        self._signal = self._signal or (time.monotonic(), number)
+        if self._signal is None:
+            self._signal = (time.monotonic(), number)
+            if self._kills(number):
+                self.ending.foresee(self._interrupted(number))
+
+    def _kills(self, number: int) -> bool:
+        """Whether SIGKILL follows within a quarter of a second: no time to agree on anything."""
+        return number != signals.SIGUSR1 and self._launch.under_mpirun
+
+    def _interrupted(self, number: int) -> End:
+        why = f"by {signals.name_of(number)}" if os.getppid() == self._parent else "because its launcher is gone"
+        cause = f"{self.me.name} was ended {why} in '{activity.operation}' at step {activity.step}"
+        return End("interrupted", 128 + number, cause, None, activity.step, self.peaks())
 
     @property
     def _signal_due(self) -> float:
@@ -248,12 +260,9 @@ class Watchdog(threading.Thread):
             return
         number, self._signal = self._signal[1], None
         name = signals.name_of(number)
-        if number != signals.SIGUSR1 and self._launch.under_mpirun:
-            # SIGKILL follows within a quarter of a second: no time to agree on anything.
-            why = f"by {name}" if os.getppid() == self._parent else "because its launcher is gone"
-            cause = f"{self.me.name} was ended {why} in '{activity.operation}' at step {activity.step}"
-            end = End("interrupted", 128 + number, cause, None, activity.step, self.peaks())
-            complain(cause)
+        if self._kills(number):
+            end = self._interrupted(number)
+            complain(end.cause)
             self.ending.tell("end", end, self.me)
             self._finish(end, told=True)
         self._gossip.tell(["stop", "all", name])

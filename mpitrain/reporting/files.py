@@ -66,13 +66,15 @@ def writing(path: Path) -> Iterator[None]:
         raise InputError(f"cannot write {path} ({error.strerror or error}): {advice}") from error
 
 
-def write_whole(path: Path, content: bytes, replace: bool = True) -> None:
+def write_whole(path: Path, content: bytes, replace: bool = True, durable: bool = True) -> None:
     """Write ``content`` to ``path`` so that at any moment the file is the old one (or none) or the new one.
 
     Args:
         path: the file.
         content: all of it.
         replace: whether to replace a file that is there; else that one stays.
+        durable: whether that also holds through a power cut, for which the disk is waited for; else only through
+            this process's end.
 
     Raises:
         InputError: when it cannot be written; nothing is left behind then.
@@ -83,7 +85,8 @@ def write_whole(path: Path, content: bytes, replace: bool = True) -> None:
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             if replace:
                 temporary.replace(path)
             else:
@@ -94,18 +97,19 @@ def write_whole(path: Path, content: bytes, replace: bool = True) -> None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
-def write_json(path: Path, data: Any, replace: bool = True) -> None:
-    """Write ``plain(data)`` to ``path`` as indented JSON, atomically; ``replace`` as in :func:`write_whole`.
+def write_json(path: Path, data: Any, replace: bool = True, durable: bool = True) -> None:
+    """Write ``plain(data)`` to ``path`` as indented JSON, atomically; the rest as in :func:`write_whole`.
 
     Raises:
         InputError: when the file cannot be written.
         TypeError: when ``data`` has no plain form; nothing is written then.
     """
     text = json.dumps(plain(data), indent=2, allow_nan=False)
-    write_whole(path, f"{text}\n".encode(), replace)
+    write_whole(path, f"{text}\n".encode(), replace, durable)
 
 
 def _sync_folder(folder: Path) -> None:

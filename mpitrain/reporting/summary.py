@@ -113,10 +113,10 @@ class BrokenOff:
     peak_memory: Mapping[int, int] = field(default_factory=dict)
 
 
-def write_summary(run_dir: Path, summary: Summary | BrokenOff, replace: bool = True) -> Path:
-    """Write ``summary.json`` atomically, unless one is there and is not to be replaced, and say where it is."""
+def write_summary(run_dir: Path, summary: Summary | BrokenOff, replace: bool = True, durable: bool = True) -> Path:
+    """Write ``summary.json`` as :func:`~mpitrain.reporting.files.write_whole` does, and say where it is."""
     path = run_dir / "summary.json"
-    write_json(path, summary, replace)
+    write_json(path, summary, replace, durable)
     return path
 
 

@@ -142,7 +142,8 @@ class Output:
                 peak_memory=end.peaks,
             )
             # Where a network fell apart both sides believe the other to be gone: the keeper's word counts.
-            write_summary(self.path, told, replace=self.run_dir is not None)
+            # A launcher that interrupts the run kills before a busy disk would have answered.
+            write_summary(self.path, told, replace=self.run_dir is not None, durable=end.status != "interrupted")
 
     def end_if_preempted(self, outcome: Outcome) -> None:
         """Leave together where a signal has asked for the end.

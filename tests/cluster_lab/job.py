@@ -1,6 +1,7 @@
 """``python -m tests.cluster_lab.job OPTIONS``: a whole training from the command line, with a step in plain numpy.
 
-``FAULT="RANK KIND STEP"`` in the environment makes a rank fail in that step of its own.
+``FAULT="RANK KIND STEP"`` in the environment makes a rank fail in that step of its own. Of the kinds, ``disk`` alone
+lets the rank go on: with a disk that answers after a second.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def _suffer(kind: str) -> None:
         raise MemoryError
     if kind == "sleep":
         time.sleep(1000)
+    if kind == "disk":
+        synced = os.fsync
+        os.fsync = lambda descriptor: (time.sleep(1.0), synced(descriptor))[1]
     if kind in ("kill", "stop"):
         os.kill(os.getpid(), getattr(signal, f"SIG{kind.upper()}"))
 

@@ -52,11 +52,13 @@ def test_a_killed_rank_shows_in_the_launcher_s_own_way(mpi: Mpi, tmp_path: Path)
     assert not summary.exists() if mpi.name == "mpich" else json.loads(summary.read_text())["exit_code"] == 71
 
 
+@pytest.mark.parametrize("fault", ["", "0 disk 0"])
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_to_the_launcher(mpi: Mpi, number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_to_the_launcher(mpi: Mpi, number: signal.Signals, fault: str, tmp_path: Path) -> None:
     command = _command(mpi, tmp_path, 100000)
+    settings = environment({"FAULT": fault} if fault else {})
     nothing = subprocess.DEVNULL
-    with subprocess.Popen(command, env=environment(), stdin=nothing, stdout=nothing, stderr=nothing) as job:
+    with subprocess.Popen(command, env=settings, stdin=nothing, stdout=nothing, stderr=nothing) as job:
         try:
             await_steps(tmp_path / "run")
             job.send_signal(number)
