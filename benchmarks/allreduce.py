@@ -13,23 +13,18 @@ import time
 
 from mpi4py import MPI
 
+from benchmarks.exchanging import open_allreduce
 from benchmarks.table import Row, show
 from mpitrain.cluster.job import start_mpi, stop_mpi
-from mpitrain.cluster.roles import assign
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
 from mpitrain.exchange.allreduce.backends import AllReduceChoice
-from mpitrain.exchange.base import Plan
-from mpitrain.exchange.policy import Policy
-from mpitrain.exchange.registry import open_exchange
-from mpitrain.exchange.tickets import Ticket, TicketBook
-from mpitrain.parameters.optimizers import make_optimizer
+from mpitrain.exchange.tickets import Ticket
+from mpitrain.parameters.step import Batch
 from mpitrain.training.loop import train
 from mpitrain.training.setup import Setup, choose, defaults_of, prepare
 
 STEPS = {"mlp": 600, "cnn": 40, "lstm": 120}
-
-
 WAYS = (AllReduceChoice("shared", True), AllReduceChoice("shared"), AllReduceChoice("mpi"))
 
 
@@ -38,31 +33,17 @@ def measure(setup: Setup, world: World, everyone: World, steps: int, way: AllRed
     about, feed = setup.description, setup.feed
     assert setup.step is not None
     assert feed is not None
-    roles = assign("allreduce", world.size, 0)
-    book = TicketBook(about.samples, about.batch_size * world.size, None, steps + 10)
-    plan = Plan(book, book.cuts(None, "steps"), lambda version: about.rate, about.sums)
-    exchange = open_exchange(
-        Policy("allreduce", world.size),
-        world,
-        roles,
-        about.layout,
-        [slice(0, about.layout.size)],
-        setup.initial,
-        lambda part: make_optimizer(about.optimizer, about.layout, part.start, part.stop),
-        plan,
-        lambda version, why: False,
-        way,
-    )
+    exchange = open_allreduce(setup, world, steps + 10, way)
     started = 0.0
 
-    def begin(ticket: Ticket) -> object:
+    def begin(ticket: Ticket) -> Batch:
         nonlocal started
         if ticket.number == 10:
             everyone.comm.Barrier()
             started = time.perf_counter()
         return feed.batch(ticket)
 
-    train(exchange, setup.step, begin, lambda totals: None)  # type: ignore[arg-type]
+    train(exchange, setup.step, begin, lambda totals: None)
     everyone.comm.Barrier()
     seconds = time.perf_counter() - started
     exchange.close()

@@ -14,17 +14,13 @@ import threading
 import time
 from pathlib import Path
 
+from benchmarks.exchanging import open_allreduce
 from mpitrain.cluster import watchdog
 from mpitrain.cluster.job import start_mpi, stop_mpi
 from mpitrain.cluster.peers import Limits
-from mpitrain.cluster.roles import assign
 from mpitrain.cluster.waiting import now, waiting
 from mpitrain.config import RunConfig
-from mpitrain.exchange.base import Plan
-from mpitrain.exchange.policy import Policy
-from mpitrain.exchange.registry import open_exchange
-from mpitrain.exchange.tickets import Ticket, TicketBook
-from mpitrain.parameters.optimizers import make_optimizer
+from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.training.loop import train
 from mpitrain.training.setup import choose, defaults_of, prepare
 
@@ -41,10 +37,13 @@ class Pause:
     def __enter__(self) -> None:
         self._awake.clear()
         # Asleep on a lock, the thread neither beats nor takes the interpreter's lock.
-        self._dog._post(lambda: self._awake.wait() and None)  # type: ignore[func-returns-value]
+        self._dog._post(self._sleep)
 
     def __exit__(self, *error: object) -> None:
         self._awake.set()
+
+    def _sleep(self) -> None:
+        self._awake.wait()
 
 
 def busy(thread: threading.Thread) -> float:
@@ -80,35 +79,18 @@ def main() -> None:
     config = defaults_of(RunConfig(model="mlp", threads=1, jit="off", allreduce="mpi"))
     setup = prepare(world, config, tuple(range(world.size)))
     choose(setup, setup.full_batch)
-    about, feed, pause = setup.description, setup.feed, Pause(dog)
-    assert setup.step is not None
-    assert feed is not None
+    pause = Pause(dog)
     blocks: list[list[float]] = [[], []]
     shares: list[float] = []
 
     def run(steps: int) -> float:
         """Seconds of a step."""
-        book = TicketBook(about.samples, about.batch_size * world.size, None, steps)
-        plan = Plan(book, book.cuts(None, "steps"), lambda version: about.rate, about.sums)
-        shards, roles = [slice(0, about.layout.size)], assign("allreduce", world.size, 0)
-        exchange = open_exchange(
-            Policy("allreduce", world.size),
-            world,
-            roles,
-            about.layout,
-            shards,
-            setup.initial,
-            lambda part: make_optimizer(about.optimizer, about.layout),
-            plan,
-            lambda version, why: False,
-        )
-
-        def batch(ticket: Ticket) -> object:
-            return feed.batch(ticket)
-
+        assert setup.step is not None
+        assert setup.feed is not None
+        exchange = open_allreduce(setup, world, steps, AllReduceChoice())
         world.meet("before a block")
         started = time.perf_counter()
-        train(exchange, setup.step, batch, lambda totals: None)  # type: ignore[arg-type]
+        train(exchange, setup.step, setup.feed.batch, lambda totals: None)
         seconds = (time.perf_counter() - started) / steps
         exchange.close()
         return seconds

@@ -46,9 +46,9 @@ def initialize() -> None:
 def _wait_for_all() -> None:
     """Return when every rank has come out of ``MPI_Init``.
 
-    Open MPI 5 lets a rank out of it while another, which the launcher's word has not reached yet, would crash on a
-    message (its issue 11438: the world is made known to the message layer last). PMIx, which both wait for there, knows
-    no messages.
+    Under Slurm's PMIx, Open MPI 5 lets a rank out of it while another is still in its last fence and would crash on a
+    message, because the world is made known to the message layer after that (its issues 11438 and 12495). PMIx, in
+    which both wait here, knows no messages.
     """
     with open("/proc/self/maps") as maps:
         found = {line.split()[-1] for line in maps if "/libpmix.so" in line}

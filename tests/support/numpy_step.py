@@ -16,7 +16,7 @@ FEATURES, CLASSES = 13, 5
 class SoftmaxStep:
     """Softmax regression with a hidden linear layer, in float32; its state averages the inputs as batch norm does."""
 
-    metric_names = ("accuracy",)
+    metric_names: tuple[str, ...] = ("accuracy",)
 
     def __init__(self, seconds: float = 0.0, jitter: float = 0.0, seed: int = 0, undivided: bool = False) -> None:
         self.layout = Layout.of([("hidden", (FEATURES, 7)), ("out", (7, CLASSES)), ("bias", (CLASSES,))])
