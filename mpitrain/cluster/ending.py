@@ -111,8 +111,9 @@ class Ending:
         self._record(end)
         self._gossip.flush()
         aborts = speaking and self._launch.needs_abort and not (cut_off and self._launch.under_mpirun)
-        if not aborts and (end.status != "interrupted" or self._launch.needs_abort):
+        if not aborts and len(peers) > 1 and (end.status != "interrupted" or self._launch.needs_abort):
             # A launcher that kills at the first exit leaves no time to write; Open MPI's is about to kill in any case.
+            # Ranks that do not know each other yet have nothing to write, and one of them is to speak, not the next.
             time.sleep(_LAUNCHER_ACTS)
         stuck = [item.peer for item in late if item.peer in near and item.peer is not me]
         leaving.leave(end.code, self._launch, aborts, stuck)

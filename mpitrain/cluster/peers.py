@@ -132,8 +132,9 @@ def find_late(peers: Mapping[int, Peer], limits: Limits, now: float, fraction: f
         elif peer.stage in (Stage.REST, Stage.LEAVING):
             patience = limits.start * fraction if peer.stage is Stage.REST else limits.stall * fraction / 3
             waiters = [p for p in alive if p.stage is not Stage.LEAVING and p.waits_for(peer)]
-            # What is known of a waiter may be older than its last step: the time counts since this rank left, too.
-            waited = min(still, max((now - p.moved for p in waiters), default=0.0))
+            # What is known of a waiter may be older than its last step: the time counts since this rank left, and as
+            # far as the waiter's own heartbeats go.
+            waited = max((p.heard - max(p.moved, peer.moved) for p in waiters), default=0.0)
             if waited > patience:
                 how = "has not come to this run" if peer.stage is Stage.REST else "has ended its program"
                 late.append(Late(peer, waited, f"{how}, but others need it"))

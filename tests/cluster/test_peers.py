@@ -86,6 +86,13 @@ def test_a_rank_that_has_left_is_late_sooner_because_it_will_never_come() -> Non
     assert "has ended its program" in found[0].how
 
 
+def test_who_fell_silent_is_late_and_not_those_it_last_waited_for() -> None:
+    left = [peer(0, Stage.LEAVING, ranks=ALL, moved=20), peer(1, Stage.LEAVING, ranks=ALL, moved=20)]
+    assert late_ranks(*left, peer(2, ranks=ALL, moved=20.5, heard=19.5)) == [2]
+    assert late_ranks(*left, peer(2, ranks=ALL, moved=20.5, heard=11.9)) == [0, 1], "it waited long enough for them"
+    assert late_ranks(*(replace(p, moved=NOW - 11) for p in left), peer(2, ranks=ALL, moved=11.5, heard=10.5)) == []
+
+
 def test_ranks_that_leave_wait_for_each_other_without_being_needed() -> None:
     assert late_ranks(peer(0, Stage.LEAVING, ALL, moved=3), peer(1, Stage.RUN, None, moved=3)) == []
     assert late_ranks(peer(0, Stage.LEAVING, ALL, moved=11), peer(1, Stage.LEAVING, ALL, moved=11)) == []

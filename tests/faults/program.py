@@ -25,6 +25,7 @@ from mpitrain.cluster import job, watchdog
 from mpitrain.cluster.launcher import read_launch
 from mpitrain.parameters.step import Batch, OnReady, StepResult
 from mpitrain.training import output, run
+from mpitrain.training.trainer import Trainer
 from tests.support import numpy_job
 
 SECONDS, AT_STEP, AT_VERSION = 0.02, 7, 10
@@ -113,6 +114,17 @@ class Fault:
 
         setattr(owner, name, late)
 
+    def after(self, owner: Any, name: str, moment: str) -> None:
+        """Let the fault come just after ``owner.name`` has returned at ``moment``."""
+        plain = getattr(owner, name)
+
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            result = plain(*args, **kwargs)
+            self.at(moment)
+            return result
+
+        setattr(owner, name, followed)
+
 
 class Step(numpy_job.PixelStep):
     def __init__(self, fault: Fault) -> None:
@@ -173,7 +185,7 @@ def main(name: str, moment: str, rank: int, folder: Path, seconds: float, option
     if serves:
         on_a_server(fault)
     fault.before(output.Output, "save", "saving")
-    fault.before(job, "stop_mpi", "after")
+    fault.after(Trainer, "fit", "after")
     fault.before(job, "finalize", "finalize")
     if os.environ.get("FAULTS_NO_JUDGEMENT"):
         watchdog.Watchdog._judge = lambda *_: None  # type: ignore[method-assign]
