@@ -63,6 +63,7 @@ class Ending:
     def __init__(self, launch: Launch, gossip: Gossip) -> None:
         self._launch, self._gossip = launch, gossip
         self._records: list[Callable[[End], None]] = []
+        self._foreseen: End | None = None
 
     def on_end(self, record: Callable[[End], None]) -> Callable[[], None]:
         """Have ``record`` called, on another thread, when the run ends early; returns what takes that back."""
@@ -78,6 +79,7 @@ class Ending:
         """Have the files say ``end`` already, though a better reason may still come: SIGKILL may come first."""
         sys.setswitchinterval(_SWITCH)
         self._record(end)
+        self._foreseen = end
 
     def failed(self, end: End, me: Peer) -> NoReturn:
         """This rank has failed, and has said why."""
@@ -127,6 +129,8 @@ class Ending:
 
     def _record(self, end: End) -> None:
         """Have the run's files say why it ended; a file system that hangs does not keep the process."""
+        if end is self._foreseen:
+            return
 
         def write() -> None:
             for record in [*self._records]:

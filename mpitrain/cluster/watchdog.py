@@ -63,7 +63,7 @@ class Watchdog(threading.Thread):
         self._gossip.watch(self._woken, self._wake_up)
         self._lost: dict[int, bool] = {}
         self._warned: set[int] = set()
-        self._signal: tuple[float, int] | None = None
+        self._signal: tuple[float, int, End | None] | None = None
         self._stopped = False
         self._next_beat = now
         self._parent = os.getppid()
@@ -237,15 +237,15 @@ class Watchdog(threading.Thread):
         if number == signals.SIGINT and self.asked_to_stop == signals.name_of(number):
             os._exit(128 + number)
         if self._signal is None:
-            self._signal = (time.monotonic(), number)
-            if self._kills(number):
-                self.ending.foresee(self._interrupted(number))
+            end = self._interrupted(number)
+            self._signal = (time.monotonic(), number, end)
+            if end is not None:
+                self.ending.foresee(end)
 
-    def _kills(self, number: int) -> bool:
-        """Whether SIGKILL follows within a quarter of a second: no time to agree on anything."""
-        return number != signals.SIGUSR1 and self._launch.under_mpirun
-
-    def _interrupted(self, number: int) -> End:
+    def _interrupted(self, number: int) -> End | None:
+        """The end, where SIGKILL follows within a quarter of a second: no time to agree on anything."""
+        if number == signals.SIGUSR1 or not self._launch.under_mpirun:
+            return None
         why = f"by {signals.name_of(number)}" if os.getppid() == self._parent else "because its launcher is gone"
         cause = f"{self.me.name} was ended {why} in '{activity.operation}' at step {activity.step}"
         return End("interrupted", 128 + number, cause, None, activity.step, self.peaks())
@@ -258,10 +258,9 @@ class Watchdog(threading.Thread):
         """A launcher that ends the job after a rank's death sends signals too, so the peers have the first word."""
         if self._signal is None or now < self._signal_due:
             return
-        number, self._signal = self._signal[1], None
+        (_, number, end), self._signal = self._signal, None
         name = signals.name_of(number)
-        if self._kills(number):
-            end = self._interrupted(number)
+        if end is not None:
             complain(end.cause)
             self.ending.tell("end", end, self.me)
             self._finish(end, told=True)
