@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ import pytest
 from tests.support.mpi import launch
 
 Seen = list[dict[str, Any]]
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores Ctrl-C, and so would all that the tests start from there."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
