@@ -153,12 +153,6 @@ class Cell:
             words.append(f"at step {step}")
         return words
 
-    def holds(self, words: str, text: str) -> bool:
-        """Whether ``text`` contains ``words`` of :meth:`told`."""
-        # The servers do not wait for each other: who speaks may have applied the update that a second one could not.
-        ahead = self.role == "server" and self.mode.startswith("ps-sync") and self.moment == "step"
-        return words in text or (ahead and words.replace(f"step {AT_STEP}", f"step {AT_STEP + 1}") in text)
-
 
 def cells() -> list[Cell]:
     """All that are possible; beyond the core faults on two ranks, as a rank among the first and one among the last."""
