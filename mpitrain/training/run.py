@@ -32,6 +32,7 @@ from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
 from mpitrain.training.delay import Delay, Sleeper
+from mpitrain.training.garbage import short_collections
 from mpitrain.training.keras_start import start_tensorflow
 from mpitrain.training.loop import train
 from mpitrain.training.phases import phase
@@ -171,7 +172,8 @@ class Run:
             self._worker = exchange
         error: MpitrainError | None = None
         try:
-            self._train()
+            with short_collections():
+                self._train()
         except (DivergedError, AgreementError) as together:
             # All ranks raise these at the same place, so they can still meet; any other error aborts the run.
             self._share_history(0)
