@@ -25,7 +25,7 @@ from mpitrain.errors import ExitCode, complain
 _SPEAK, _RECORD = 1.0, 2.0  # seconds: for another's word, for the files
 _SWITCH = 1e-4  # seconds that the main thread keeps Python's lock from then on: what it does is lost in any case
 _LAUNCHER_ACTS = 1.0  # seconds that a launcher needs to end the job with the failed rank's own code
-_ABORT_ACTS = 3.0  # the same where that takes another rank's MPI_Abort, which comes after its own files
+_ABORT_ACTS = _RECORD + _LAUNCHER_ACTS  # the same where that takes another rank's MPI_Abort, after its own files
 FAREWELL = 1.0
 """Seconds for a last word to a neighbour that does not listen."""
 
@@ -101,7 +101,8 @@ class Ending:
             told: whether somebody has said it already.
             late: who is still there though the run ends without it.
         """
-        speaking = not told and speaks(me, peers, end.missing | {item.peer.rank for item in late})
+        leads = speaks(me, peers, end.missing | {item.peer.rank for item in late})
+        speaking = not told and leads
         if not told and not speaking:
             speaking = not self._told_within(_SPEAK)
         if speaking:
@@ -113,9 +114,9 @@ class Ending:
             leaving.end_launcher()
         self._record(end)
         self._gossip.flush()
-        if end.status == "interrupted":  # each rank has said so itself, and one is to end the job all the same
-            speaking = speaks(me, peers, end.missing)
-        aborts = speaking and self._launch.needs_abort and not (cut_off and self._launch.under_mpirun)
+        # After a signal each rank has spoken for itself, and one is to end the job all the same.
+        ends_job = leads if end.status == "interrupted" else speaking
+        aborts = ends_job and self._launch.needs_abort and not (cut_off and self._launch.under_mpirun)
         if not aborts and len(peers) > 1 and (end.status != "interrupted" or self._launch.needs_abort):
             # A launcher that kills at the first exit leaves no time to write; Open MPI's is about to kill in any case.
             # Ranks that do not know each other yet have nothing to write, and one of them is to speak, not the next.
