@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,9 @@ def train(
     seconds: float = 0.0,
     extra: Mapping[str, str] | None = None,
     hung: float = HUNG,
+    more: Sequence[str] = (),
 ) -> Seen:
-    """Run a training, with a fault or without one."""
+    """Run a training, with a fault or without one; ``more`` options of the command line come last."""
     token = secrets.token_hex(8)
     with tempfile.TemporaryDirectory(prefix="mpitrain-faults-") as name:
         folder = Path(name)
@@ -68,7 +69,7 @@ def train(
         private.mkdir()
         options = [*VARIANTS.get(mode, ("--mode", mode)), "--servers", str(SERVERS)]
         options += ["--train-steps", str(STEPS), "--eval-every", "10"]
-        options += ["--stall-timeout", f"{STALL:g}", "--start-timeout", f"{START:g}", "--run-dir", str(folder / "run")]
+        options += ["--stall-timeout", f"{STALL:g}", "--start-timeout", f"{START:g}", "--run-dir", str(folder / "run"), *more]
         program = ["-m", "tests.faults.program", fault, moment, str(rank), str(folder), f"{seconds}", *options]
         env = environment({"TMPDIR": str(private), _TOKEN: token, "PYTHONUNBUFFERED": "1", **(extra or {})})
         with (folder / "err").open("wb") as err, (folder / "out").open("wb") as out:

@@ -43,9 +43,20 @@ def test_every_possible_pair_is_covered() -> None:
     assert {c.moment for c in COVERING} == set(MOMENTS)
 
 
-@pytest.mark.parametrize("mode", ["allreduce", "ps-sync"])
-def test_a_rank_that_is_stopped_for_less_than_the_limit_changes_nothing(mode: str) -> None:
-    undisturbed, paused = train(mode), train(mode, "pause", "step", rank=2, seconds=2.0)
+@pytest.mark.parametrize(
+    ("mode", "choices"),
+    [
+        ("allreduce", ("--allreduce", "mpi")),
+        ("allreduce", ("--allreduce", "shared", "--shard-optimizer", "off")),
+        ("allreduce", ("--allreduce", "shared", "--shard-optimizer", "on")),
+        ("ps-sync", ()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value[1::2]),
+)
+def test_a_rank_that_is_stopped_for_less_than_the_limit_changes_nothing(mode: str, choices: tuple[str, ...]) -> None:
+    """Two runs that measure may choose two back ends, which add in different orders: here both are told."""
+    undisturbed = train(mode, more=choices)
+    paused = train(mode, "pause", "step", rank=2, seconds=2.0, more=choices)
     assert (undisturbed.code, paused.code) == (0, 0), undisturbed.err + paused.err
     assert paused.summary["status"] == "complete"
     assert len(paused.model) > 0
