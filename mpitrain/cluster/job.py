@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 
-from mpitrain.cluster import hooks, launcher, links, watchdog
+from mpitrain.cluster import hooks, last_words, launcher, links, watchdog
 from mpitrain.cluster.gossip import neighbours
 from mpitrain.cluster.mpi import MPI, finalize, forget_segments, initialize
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits, Peer
@@ -56,7 +56,10 @@ def _join(dog: Watchdog, world: World, timeout: float) -> None:
         Peer(rank, host, world.leaders[rank], pid, born, dog.me.heard, dog.me.moved)
         for rank, (host, pid, born) in enumerate(told)
     ]
-    dog.join_job(roster, links.connect(world, neighbours(world.leaders, world.rank), timeout))
+    neighbourhood = links.connect(world, neighbours(world.leaders, world.rank), timeout)
+    near = [rank for rank in neighbourhood if rank in world.node]
+    now.page, pages = last_words.exchange(neighbourhood, near, timeout)
+    dog.join_job(roster, neighbourhood, pages)
 
 
 def stop_mpi() -> None:

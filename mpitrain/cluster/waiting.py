@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from types import TracebackType
 
+from mpitrain.cluster.last_words import LastWords
 from mpitrain.cluster.mpi import MPI
 
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two tests of a sleeping wait
@@ -36,7 +37,7 @@ class Activity:
         stage: how far the rank's life has come.
     """
 
-    __slots__ = ("_stage", "moves", "operation", "ranks", "stage_changed", "step")
+    __slots__ = ("_stage", "moves", "operation", "page", "ranks", "stage_changed", "step")
 
     def __init__(self, stage: Stage = Stage.REST) -> None:
         self._stage = stage
@@ -48,6 +49,8 @@ class Activity:
         """Ranks of the job that must act first; empty for all others; None while this rank works."""
         self.moves = 0
         """Grows with everything that is begun or done: a rank whose count stands still does not come on."""
+        self.page: LastWords | None = None
+        """Where others find it after this process's end."""
 
     @property
     def stage(self) -> Stage:
@@ -65,7 +68,13 @@ class Activity:
         self.operation = operation
         if step is not None:
             self.step = step
+        self.moved()
+
+    def moved(self) -> None:
+        """Note that something was begun or done."""
         self.moves += 1
+        if self.page is not None:
+            self.page.note(self.operation, self.step)
 
 
 now = Activity()
@@ -83,11 +92,11 @@ class waiting:
     def __enter__(self) -> None:
         self._before = now.operation, now.ranks
         now.operation, now.ranks, now.step = self._operation, self._ranks, self._step
-        now.moves += 1
+        now.moved()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, t: TracebackType | None) -> None:
         now.operation, now.ranks = self._before
-        now.moves += 1
+        now.moved()
 
 
 def idle(requests: Sequence[MPI.Request], sleeping: bool) -> None:

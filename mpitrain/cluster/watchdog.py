@@ -20,6 +20,7 @@ from typing import NoReturn
 from mpitrain.cluster import leaving, signals
 from mpitrain.cluster.ending import FAREWELL, End, Ending, end_of_lost, say, speaks
 from mpitrain.cluster.gossip import Gossip, Message
+from mpitrain.cluster.last_words import LastWords
 from mpitrain.cluster.launcher import Launch
 from mpitrain.cluster.memory import oom_kills, peak_memory
 from mpitrain.cluster.peers import Late, Limits, Peer, describe_late, find_late
@@ -51,6 +52,7 @@ class Watchdog(threading.Thread):
         now = time.monotonic()
         self.me = Peer(launch.rank, os.uname().nodename, launch.rank, os.getpid(), leaving.own_birth(), now, now)
         self._peers = {self.me.rank: self.me}
+        self._pages: Mapping[int, LastWords] = {}
         self.asked_to_stop = ""
         """The signal that asked for an agreed end; empty while none has."""
         self._ooms = oom_kills()
@@ -74,15 +76,17 @@ class Watchdog(threading.Thread):
 
     # What other threads call
 
-    def join_job(self, roster: Iterable[Peer], links: Mapping[int, socket.socket]) -> None:
-        """From now on watch all ranks of the job, over ``links``."""
+    def join_job(
+        self, roster: Iterable[Peer], links: Mapping[int, socket.socket], pages: Mapping[int, LastWords]
+    ) -> None:
+        """From now on watch all ranks of the job, over ``links``; ``pages`` are those of the node's neighbours."""
         peers = {peer.rank: peer for peer in roster}
 
         def joined() -> None:
             now = time.monotonic()
             for peer in peers.values():
                 peer.heard = peer.moved = now
-            self._peers, self.me = peers, peers[self.me.rank]
+            self._peers, self.me, self._pages = peers, peers[self.me.rank], pages
             self._gossip.connect(links)
 
         self._post(joined)
@@ -173,19 +177,29 @@ class Watchdog(threading.Thread):
         if not peer.ended:
             starved = peer.leader == self.me.leader and oom_kills() > self._ooms
             self._lost[rank] = starved
-            self._gossip.tell(["lost", rank, starved])
+            self._read_page(peer)
+            self._gossip.tell(["lost", rank, starved, peer.operation, peer.step])
 
     def _heard(self, message: Message) -> None:
         match message:
             case ["bye", rank] if rank in self._peers:
                 self._peers[rank].ended = True
-            case ["lost", rank, bool(starved)] if rank in self._peers:
+            case ["lost", rank, bool(starved), str(operation), int(step)] if rank in self._peers:
                 self._lost[rank] = starved
+                peer = self._peers[rank]
+                peer.operation, peer.step = operation, step
             case ["stop", _, str(name)]:
                 self._stop_asked(name)
             case ["end" | "fail", int(rank), str(status), int(code), str(cause), int(step), list(missing)]:
                 if status != "interrupted" or self._signal is None:
                     self._finish(End(status, code, cause, rank, step, self.peaks(), frozenset(missing)), told=True)
+
+    def _read_page(self, peer: Peer) -> None:
+        """What a neighbour did in the end, or does; its last heartbeat may be older."""
+        if (page := self._pages.get(peer.rank)) is not None:
+            operation, step = page.read()
+            if operation:
+                peer.operation, peer.step = operation, step
 
     def _say_goodbye(self) -> None:
         self._gossip.tell(["bye", self.me.rank])
@@ -195,6 +209,9 @@ class Watchdog(threading.Thread):
     # Judging
 
     def _judge(self, now: float) -> None:
+        for rank in self._pages:
+            if now - self._peers[rank].heard > 2 * self._period:
+                self._read_page(self._peers[rank])
         # Before the ranks know each other the lower ones speak first, and their end keeps the others from it.
         alone = len(self._peers) < self._launch.size
         late = find_late(self._peers, self.limits, now - min(_TURN * self.me.rank, _TURNS) * alone)

@@ -69,7 +69,15 @@ def train(
         private.mkdir()
         options = [*VARIANTS.get(mode, ("--mode", mode)), "--servers", str(SERVERS)]
         options += ["--train-steps", str(STEPS), "--eval-every", "10"]
-        options += ["--stall-timeout", f"{STALL:g}", "--start-timeout", f"{START:g}", "--run-dir", str(folder / "run"), *more]
+        options += [
+            "--stall-timeout",
+            f"{STALL:g}",
+            "--start-timeout",
+            f"{START:g}",
+            "--run-dir",
+            str(folder / "run"),
+            *more,
+        ]
         program = ["-m", "tests.faults.program", fault, moment, str(rank), str(folder), f"{seconds}", *options]
         env = environment({"TMPDIR": str(private), _TOKEN: token, "PYTHONUNBUFFERED": "1", **(extra or {})})
         with (folder / "err").open("wb") as err, (folder / "out").open("wb") as out:
