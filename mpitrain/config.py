@@ -28,6 +28,15 @@ class RunConfig:
             dropped if they come late.
         staleness_bound: With ps-async, how many batches a worker may be ahead of the slowest one when it begins the
             next; without a bound by default.
+        soft_quorum: With ps-async, gradients that make an update, whoever sent them; nobody waits for it.
+        staleness_damping: With ps-async, divide a gradient by its staleness, in updates.
+        delay_compensation: With ps-async, correct a gradient for the updates since its parameters, by so much (for
+            example 0.04, or 2 with --adaptive-compensation).
+        adaptive_compensation: Divide LAMBDA by the root of the mean square of the gradients, element by element.
+        local_steps: Steps that a worker makes alone, with an optimizer of its own, before it hands over how far it has
+            come; the global batch grows with them.
+        elastic: Keep each worker's parameters, and pull them and the shared ones together by this part of their
+            difference, where --local-steps end.
         train_steps: Updates to apply, counted over all workers together (the global steps of TensorFlow 1).
         epochs: Passes over the data by all workers together; 2 where neither this nor --train-steps is given.
         batch_size: Samples per worker and step; by default the model's own (mlp and cnn 100, lstm 128).
@@ -66,6 +75,12 @@ class RunConfig:
     transport: Literal["auto", "mpi", "shared"] = "auto"
     backup_workers: int = 0
     staleness_bound: int | None = None
+    soft_quorum: int = 1
+    staleness_damping: bool = False
+    delay_compensation: float | None = None
+    adaptive_compensation: bool = False
+    local_steps: int = 1
+    elastic: float | None = None
     train_steps: int | None = None
     epochs: float | None = None
     batch_size: int | None = None
@@ -106,14 +121,16 @@ class RunConfig:
                 raise InputError(f"{_flag(field.name)} is {value!r} but must be one of {', '.join(allowed)}")
         if self.train_steps is not None and self.epochs is not None:
             raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
-        for name in ("servers", "train_steps", "batch_size", "accumulate", "threads", "log_every"):
+        counts = ("servers", "train_steps", "batch_size", "accumulate", "threads", "log_every")
+        for name in (*counts, "soft_quorum", "local_steps"):
             _check(name, getattr(self, name), lambda v: 1 <= v < 2**31, "at least 1 and below 2**31")
         for name in ("backup_workers", "staleness_bound", "warmup_steps", "seed", "max_bad_gradients"):
             _check(name, getattr(self, name), lambda v: 0 <= v < 2**31, "at least 0 and below 2**31")
         for name in ("stall_timeout", "start_timeout"):
             _check(name, getattr(self, name), lambda v: 1 <= v <= 86400, "a number of seconds from 1 to 86400")
-        for name in ("epochs", "learning_rate"):
+        for name in ("epochs", "learning_rate", "delay_compensation"):
             _check(name, getattr(self, name), lambda v: math.isfinite(v) and v > 0, "a finite number above 0")
+        _check("elastic", self.elastic, lambda v: 0 < v <= 1, "a number above 0 and at most 1")
         eval_distance(self.eval_every)
         check_schedule(self.lr_schedule)
         if self.optimizer is not None:

@@ -38,6 +38,23 @@ class Rule:
         return bool(getattr(config, self.option) != default)
 
 
+@dataclass(frozen=True)
+class Conflict:
+    """Two options that do not go together in any mode.
+
+    Args:
+        option: a field of ``RunConfig``.
+        other: another.
+        why: as the end of a sentence.
+    """
+
+    option: str
+    other: str
+    why: str
+
+
+_NEWEST = "every gradient is computed from the newest parameters there"
+
 RULES = (
     Rule("transport", {"allreduce": "there are no servers, and --allreduce says how gradients are summed"}),
     Rule(
@@ -50,11 +67,35 @@ RULES = (
     Rule(
         "staleness_bound",
         {
-            "allreduce": "every gradient is computed from the newest parameters there",
-            "ps-sync": "every gradient is computed from the newest parameters there",
+            "allreduce": _NEWEST,
+            "ps-sync": _NEWEST,
         },
     ),
+    Rule(
+        "soft_quorum",
+        {
+            "allreduce": "an all-reduce needs every rank's part of the sum",
+            "ps-sync": "an update is made of the gradients of one step there, and --backup-workers says how many",
+        },
+    ),
+    Rule("staleness_damping", dict.fromkeys(("allreduce", "ps-sync"), _NEWEST)),
+    Rule("delay_compensation", dict.fromkeys(("allreduce", "ps-sync"), _NEWEST)),
+    Rule("adaptive_compensation", dict.fromkeys(("allreduce", "ps-sync"), _NEWEST)),
+    Rule("local_steps", {}),
+    Rule("elastic", {}),
+    Rule("accumulate", {}),
 )
+
+_NO_GRADIENT = "what a worker hands over is a difference of parameters there, and no gradient"
+
+CONFLICTS = (
+    Conflict("accumulate", "local_steps", "one exchanges every so many batches, the other too"),
+    Conflict("accumulate", "elastic", "the worker applies each gradient itself there"),
+    Conflict("delay_compensation", "local_steps", _NO_GRADIENT),
+    Conflict("delay_compensation", "elastic", _NO_GRADIENT),
+    Conflict("staleness_damping", "elastic", "both ends of the force must move alike"),
+)
+"""Options that refuse each other; all other pairs work where both do."""
 
 
 def check(config: RunConfig, modes: Sequence[str] = ()) -> None:
@@ -74,6 +115,13 @@ def check(config: RunConfig, modes: Sequence[str] = ()) -> None:
                 f"{rule.flag} does not go with --mode {modes[0]}, because {rule.refused[modes[0]]}: leave it out, or "
                 f"use --mode {' or '.join(rule.works)}"
             )
+    given = {rule.option: rule.flag for rule in RULES if rule.given(config)}
+    for conflict in CONFLICTS:
+        if conflict.option in given and conflict.other in given:
+            one, other = given[conflict.option], given[conflict.other]
+            raise InputError(f"{one} does not go with {other}, because {conflict.why}: leave one of them out")
+    if config.adaptive_compensation and config.delay_compensation is None:
+        raise InputError("--adaptive-compensation needs --delay-compensation LAMBDA: give it, for example 2")
 
 
 def table() -> str:
@@ -82,4 +130,7 @@ def table() -> str:
     for rule in RULES:
         cells = (f"refused: {rule.refused[mode]}" if mode in rule.refused else "works" for mode in MODES)
         lines.append(f"| `{rule.flag}` | {' | '.join(cells)} |")
+    flags = {rule.option: rule.flag for rule in RULES}
+    lines += ["", "| together | |", "|---|---|"]
+    lines += [f"| `{flags[c.option]}` and `{flags[c.other]}` | refused: {c.why} |" for c in CONFLICTS]
     return "\n".join(lines)

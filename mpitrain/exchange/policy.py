@@ -17,6 +17,10 @@ class Policy:
         backup_workers: in a synchronous mode with servers, how many gradients of a step are not waited for.
         staleness_bound: in the asynchronous mode, how far a worker's clock may lead when it begins a step; None for
             any distance.
+        soft_quorum: in the asynchronous mode, gradients that make an update, whoever sent them.
+        damping: whether a gradient is divided by its staleness.
+        compensation: lambda of the correction for what has been updated since a gradient's parameters; None for none.
+        adaptive: whether lambda is divided by the root of the mean square of the gradients.
 
     Raises:
         InputError: where no worker would be left to wait for.
@@ -26,6 +30,10 @@ class Policy:
     workers: int
     backup_workers: int = 0
     staleness_bound: int | None = None
+    soft_quorum: int = 1
+    damping: bool = False
+    compensation: float | None = None
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         if self.backup_workers >= self.workers:
@@ -41,8 +49,8 @@ class Policy:
 
     @property
     def sharing(self) -> int:
-        """Workers whose gradients make one update."""
-        return self.workers - self.backup_workers if self.together else 1
+        """Gradients that make one update."""
+        return self.workers - self.backup_workers if self.together else self.soft_quorum
 
     @property
     def parts(self) -> int:

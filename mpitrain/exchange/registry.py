@@ -28,7 +28,7 @@ def _synchronous(policy: Policy, workers: tuple[int, ...], plan: Plan) -> Decide
 
 
 def _asynchronous(policy: Policy, workers: tuple[int, ...], plan: Plan) -> Decider:
-    return Asynchronous(workers, plan, policy.staleness_bound)
+    return Asynchronous(workers, plan, policy.staleness_bound, policy.soft_quorum)
 
 
 MODES: dict[str, Make | None] = {"allreduce": None, "ps-sync": _synchronous, "ps-async": _asynchronous}
@@ -87,4 +87,5 @@ def open_exchange(
         return WorkerExchange(world, roles, shards, layout, plan, on_cut, memory)
     me = roles.servers.index(world.rank)
     decider = make(policy, roles.workers, plan) if me == 0 else None
-    return ServerLoop(world, roles, shards, parameters, optimizer_for(shards[me]), plan, decider, on_cut, memory)
+    optimizer = optimizer_for(shards[me])
+    return ServerLoop(world, roles, shards, parameters, optimizer, policy, plan, decider, on_cut, memory)

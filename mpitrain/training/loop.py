@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -11,9 +12,16 @@ from mpitrain.cluster.waiting import Stage, now
 from mpitrain.exchange.base import Exchange, Totals
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.step import Batch, GradientStep, StepResult
-from mpitrain.training.accumulate import Accumulation
 
 log = logging.getLogger("mpitrain")
+
+
+class Several(Protocol):
+    """Makes one result of a ticket of several batches."""
+
+    def run(self, parameters: np.ndarray, ticket: Ticket) -> StepResult:
+        """Like ``GradientStep.run``, for a ticket of at least one sample."""
+        ...
 
 
 def train(
@@ -21,7 +29,7 @@ def train(
     step: GradientStep,
     batch: Callable[[Ticket], Batch],
     after_step: Callable[[Totals], None],
-    accumulate: int = 1,
+    several: Several | None = None,
 ) -> None:
     """Train until the exchange gives no more tickets.
 
@@ -30,9 +38,8 @@ def train(
         step: computes gradients.
         batch: the samples of a ticket.
         after_step: told the running totals after each exchange.
-        accumulate: batches in a ticket, whose gradients are added up before they are exchanged.
+        several: works on a ticket of several batches; None where a ticket is one batch.
     """
-    several = Accumulation(step, batch, accumulate) if accumulate > 1 else None
     ticket = exchange.start()
     while ticket is not None:
         if exchange.state is not None:

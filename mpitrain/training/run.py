@@ -25,20 +25,22 @@ from mpitrain.exchange.servers.shards import balance
 from mpitrain.exchange.servers.tally import Drop, Tally
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.optimizers import SliceOptimizer, is_elementwise, make_optimizer, needs_keras
-from mpitrain.parameters.step import Batch
+from mpitrain.parameters.step import Batch, GradientStep
 from mpitrain.reporting.history import HistoryRecord, HistoryWriter
 from mpitrain.reporting.progress import Progress
 from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
+from mpitrain.training.accumulate import Accumulation
 from mpitrain.training.delay import Delay, Sleeper
 from mpitrain.training.garbage import short_collections
 from mpitrain.training.keras_start import start_tensorflow
-from mpitrain.training.loop import train
+from mpitrain.training.local import LocalSteps
+from mpitrain.training.loop import Several, train
 from mpitrain.training.phases import phase
 from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
 from mpitrain.training.schedules import LearningRate
-from mpitrain.training.setup import Setup, transport_of
+from mpitrain.training.setup import Setup, shared_optimizer, steps_alone, transport_of
 
 FIRST_STEP = "the first step begins at"
 """In each worker's log, before the seconds since 1970."""
@@ -101,6 +103,7 @@ class Run:
         self._world: World = setup.world
         about, config = setup.description, setup.config
         self._undivided = about.undivided
+        self._alone = steps_alone(config)
         self._clock = Clock()
         self._history: list[HistoryRecord] = []
         self._unshared: list[HistoryRecord] = []
@@ -113,7 +116,7 @@ class Run:
             self.rate,
             about.sums,
             about.state,
-            about.undivided,
+            about.undivided and not self._alone,
             config.max_bad_gradients,
             lambda: bool(asked_to_stop()),
         )
@@ -139,7 +142,7 @@ class Run:
         setup, world = self._setup, self._world
         about = setup.description
         with phase(world, "cutting the parameters into shards"):
-            elementwise = is_elementwise(about.optimizer)
+            elementwise = self._alone or is_elementwise(about.optimizer)
             self._shards = shards_of(self._roles, about.layout, elementwise)
         if self._recorder is not None and len(self._shards) > 1:
             self._progress.note(balance(self._shards, about.layout, elementwise))
@@ -148,7 +151,7 @@ class Run:
         served: SliceOptimizer | None = None
         with phase(world, "making the optimizer"):
             if self._roles.serves(world.rank):
-                if needs_keras(about.optimizer):
+                if needs_keras(about.optimizer) and not self._alone:
                     log.info("this server loads TensorFlow, because Keras computes %s", about.optimizer.name)
                     start_tensorflow(setup.threads)
                 served = self._optimizer(self._shards[self._roles.servers.index(world.rank)])
@@ -185,8 +188,7 @@ class Run:
         return self._outcome(exchange.traffic)
 
     def _optimizer(self, part: slice) -> SliceOptimizer:
-        about = self._setup.description
-        return make_optimizer(about.optimizer, about.layout, part.start, part.stop)
+        return shared_optimizer(self._setup, self._policy, part)
 
     def _train(self) -> None:
         if self._server is not None:
@@ -196,8 +198,15 @@ class Run:
             assert self._setup.step is not None
             self._clock.start()
             after = self._recorder.after_step if self._recorder else _do_nothing
-            train(self._worker, self._setup.step, self._batch, after, self._setup.config.accumulate)
+            train(self._worker, self._setup.step, self._batch, after, self._several(self._setup.step))
             self._clock.stop()
+
+    def _several(self, step: GradientStep) -> Several | None:
+        config, about = self._setup.config, self._setup.description
+        if self._alone:
+            own = make_optimizer(about.optimizer, about.layout)
+            return LocalSteps(step, self._batch, config.local_steps, own, self.rate, config.elastic)
+        return Accumulation(step, self._batch, config.accumulate) if config.accumulate > 1 else None
 
     def _batch(self, ticket: Ticket) -> Batch:
         assert self._setup.feed is not None

@@ -18,8 +18,9 @@ from mpitrain.exchange.allreduce.choose import Measured, choose_allreduce
 from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.models import MODELS
+from mpitrain.parameters.adding import Adding
 from mpitrain.parameters.layout import Layout, aligned_zeros
-from mpitrain.parameters.optimizers import OptimizerSpec, is_elementwise, make_optimizer
+from mpitrain.parameters.optimizers import OptimizerSpec, SliceOptimizer, is_elementwise, make_optimizer
 from mpitrain.reporting.stream import say
 from mpitrain.training.feed import Feed
 from mpitrain.training.keras_start import start_tensorflow
@@ -92,7 +93,7 @@ class Setup:
     @property
     def step_size(self) -> int:
         """Samples of one worker's full step: of all batches whose gradients it adds up."""
-        return self.description.batch_size * self.config.accumulate
+        return self.description.batch_size * self.config.accumulate * self.config.local_steps
 
 
 def prepare(
@@ -167,8 +168,8 @@ def choose_sum(setup: Setup) -> None:
             about.layout,
             config.allreduce,
             config.shard_optimizer,
-            is_elementwise(about.optimizer),
-            lambda part: make_optimizer(about.optimizer, about.layout, part.start, part.stop),
+            steps_alone(config) or is_elementwise(about.optimizer),
+            lambda part: shared_optimizer(setup, policy_of(config, "allreduce", setup.world.size), part),
         )
 
 
@@ -242,8 +243,35 @@ def _make(config: RunConfig, model: Any, dataset: Dataset, worker: int, threads:
 
 def policy_of(config: RunConfig, mode: str, workers: int) -> Policy:
     """What ``config`` asks of ``workers`` workers in ``mode``, as far as that has the option."""
-    backups = config.backup_workers if mode == "ps-sync" else 0
-    return Policy(mode, workers, backups, config.staleness_bound if mode == "ps-async" else None)
+    if mode == "ps-sync":
+        return Policy(mode, workers, config.backup_workers)
+    if mode != "ps-async":
+        return Policy(mode, workers)
+    return Policy(
+        mode,
+        workers,
+        staleness_bound=config.staleness_bound,
+        soft_quorum=config.soft_quorum,
+        damping=config.staleness_damping,
+        compensation=config.delay_compensation,
+        adaptive=config.adaptive_compensation,
+    )
+
+
+def steps_alone(config: RunConfig) -> bool:
+    """Whether each worker applies an optimizer of its own, and the ranks exchange differences of parameters."""
+    return config.local_steps > 1 or config.elastic is not None
+
+
+def shared_optimizer(setup: Setup, policy: Policy, part: slice) -> SliceOptimizer:
+    """What applies to a slice of the shared parameters that on which the workers of an update have agreed."""
+    about, config = setup.description, setup.config
+    if not steps_alone(config):
+        return make_optimizer(about.optimizer, about.layout, part.start, part.stop)
+    factor = 1.0 if policy.together else policy.sharing / policy.workers
+    if config.elastic is not None:
+        factor = float(policy.sharing)
+    return Adding(part.stop - part.start, about.layout.dtype, factor)
 
 
 def transport_of(config: RunConfig, world: World) -> str:

@@ -115,6 +115,7 @@ MESSAGES = st.one_of(
         COUNT,
         st.sampled_from(Action),
         NUMBER,
+        st.booleans(),
         PAIRS,
         PAIRS,
         st.lists(st.tuples(RANK, st.none() | TICKET), max_size=WORKERS),

@@ -7,11 +7,10 @@ import pytest
 from mpitrain.config import MODES, RunConfig
 from mpitrain.errors import InputError
 from mpitrain.exchange.policy import Policy
-from mpitrain.pairs import RULES, Rule, check, table
+from mpitrain.pairs import CONFLICTS, RULES, Conflict, Rule, check, table
 from mpitrain.training.setup import policy_of
 from tests.support.mpi import ROOT
-
-USED = {"transport": "mpi", "backup_workers": 1, "staleness_bound": 0}
+from tests.training.pairs_job import USED
 
 
 @pytest.mark.parametrize(
@@ -23,6 +22,7 @@ USED = {"transport": "mpi", "backup_workers": 1, "staleness_bound": 0}
         (Policy("ps-sync", 4, backup_workers=3), 1, 1, 1),
         (Policy("ps-async", 4), 1, 1, 1),
         (Policy("ps-async", 4, staleness_bound=2), 1, 1, 1),
+        (Policy("ps-async", 4, soft_quorum=3), 3, 1, 3),
     ],
 )
 def test_how_many_gradients_make_an_update(policy: Policy, sharing: int, parts: int, tickets: int) -> None:
@@ -38,7 +38,10 @@ def test_somebody_must_be_waited_for() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.option)
 def test_an_option_works_or_is_refused_with_the_reason(rule: Rule, mode: str) -> None:
     check(RunConfig(mode=mode))  # type: ignore[arg-type]
-    config = RunConfig(mode=mode, **{rule.option: USED[rule.option]})  # type: ignore[arg-type]
+    given = {rule.option: USED[rule.option]}
+    if rule.option == "adaptive_compensation":
+        given["delay_compensation"] = USED["delay_compensation"]
+    config = RunConfig(mode=mode, **given)  # type: ignore[arg-type]
     config.validate()
     if mode in rule.works:
         check(config)
@@ -46,8 +49,23 @@ def test_an_option_works_or_is_refused_with_the_reason(rule: Rule, mode: str) ->
     with pytest.raises(InputError) as refused:
         check(config)
     text = str(refused.value)
-    assert f"{rule.flag} does not go with --mode {mode}, because {rule.refused[mode]}" in text
+    named = [f"{r.flag} does not go with --mode {mode}, because {r.refused[mode]}" for r in RULES if r.option in given]
+    assert any(words in text for words in named)
     assert f"use --mode {rule.works[0]}" in text
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda c: f"{c.option}-{c.other}")
+def test_two_options_that_refuse_each_other_say_why(conflict: Conflict) -> None:
+    given = {option: USED[option] for option in (conflict.option, conflict.other)}
+    with pytest.raises(InputError, match="does not go with --") as refused:
+        check(RunConfig(mode="ps-async", **given))
+    assert conflict.why in str(refused.value)
+    assert "leave one of them out" in str(refused.value)
+
+
+def test_the_adaptive_form_needs_a_strength() -> None:
+    with pytest.raises(InputError, match="--adaptive-compensation needs --delay-compensation LAMBDA"):
+        check(RunConfig(mode="ps-async", adaptive_compensation=True))
 
 
 def test_several_modes_may_each_have_options_of_their_own() -> None:

@@ -122,12 +122,14 @@ class Simulation:
         for s in servers:
             decider = make(scenario.policy, tuple(workers), scenario.plan) if s == 0 else None
             own = self.initial[self.shards[s]]
-            slots: Slots = TravellingSlots(scenario.workers + 2, own.size, own.dtype)
+            keep = scenario.policy.compensation is not None
+            slots: Slots = TravellingSlots(scenario.workers + 2, own.size, own.dtype, keep)
             if scenario.shared:
                 slots = SharedSlots(self.slots, self.shards[s])
             slots[0][:] = own
             optimizer = BlockedSGD(own.size, own.dtype)
-            self.servers[s] = WatchedServer(s, tuple(servers), self.gradients[s], slots, optimizer, False, decider)
+            rules = scenario.policy, False, decider
+            self.servers[s] = WatchedServer(s, tuple(servers), self.gradients[s], slots, optimizer, *rules)
             self.servers[s].log = []
         self.workers = {w: Worker(w, np.zeros(LAYOUT.size, np.float32)) for w in workers}
         self.links: dict[tuple[int, int], deque] = {}

@@ -40,6 +40,10 @@ class Decider(ABC):
         self._pushes: dict[int, Push] = {}
         """By worker, what waits for the rest of its step."""
         self._number = 0
+        self._taken = 0
+        """Gradients taken up since the last update."""
+        self._rate: float | None = None
+        """Of the update that the entry under way makes; None where it makes none."""
         self._failed = False
         self._stopping = False
 
@@ -81,7 +85,7 @@ class Decider(ABC):
         return ticket
 
     def _settle(self, pushes: Sequence[Push]) -> list[Entry]:
-        """One log entry that applies the good ones of ``pushes`` as one update, and says what comes next."""
+        """One log entry that takes up the good ones of ``pushes``, and says what comes next."""
         totals, plan = self.totals, self.plan
         good = [p for p in pushes if p.carries_gradient]
         bad = self._count_bad(pushes)
@@ -89,18 +93,29 @@ class Decider(ABC):
             self._failed, self._culprit = True, (bad[0].worker, totals.version)
             return [self._fail(pushes)]
         self._release(pushes)
-        rate = plan.learning_rate(totals.version)
         for push in good:
             staleness = totals.version - push.version
             totals.add(push.tail[: plan.sums], staleness)
             self.tally.staleness[push.worker][staleness] += 1
+        self._taken += len(good)
+        if self._enough():
+            self._update()
         if good:
-            totals.version += 1
-            totals.learning_rate = rate
             self._agree_on_state(good)
         action, answered = self._next()
         dropped = [pair for pair in _pairs(pushes) if pair not in _pairs(good)]
-        return [self._entry(action, rate, _pairs(good), dropped, answered)]
+        return [self._entry(action, _pairs(good), dropped, answered)]
+
+    def _enough(self) -> bool:
+        """Whether the gradients taken up make an update."""
+        return self._taken > 0
+
+    def _update(self) -> None:
+        """Make the next version of the gradients taken up, with the entry under way."""
+        self._rate = self.plan.learning_rate(self.totals.version)
+        self.totals.version += 1
+        self.totals.learning_rate = self._rate
+        self._taken = 0
 
     def _drop(self, pushes: Sequence[Push], why: Drop) -> list[Entry]:
         """One log entry that forgets ``pushes``, and says what comes next."""
@@ -139,6 +154,8 @@ class Decider(ABC):
         # A worker that has not asked yet may be slow to start: to meet without it would leave its question behind.
         if answered or len(self._idle) < len(self.workers):
             return Action.RUN, answered
+        if self._taken:
+            self._update()  # nobody will bring the rest
         ended = self.totals.version == self._cuts[-1] or self._exhausted()
         while len(self._cuts) > 1 and self._cuts[0] <= self.totals.version:
             self._cuts.pop(0)
@@ -159,13 +176,14 @@ class Decider(ABC):
     def _entry(
         self,
         action: Action = Action.RUN,
-        rate: float = 0.0,
         applied: Sequence[tuple[int, int]] = (),
         dropped: Sequence[tuple[int, int]] = (),
         answered: Sequence[tuple[int, Ticket | None]] = (),
     ) -> Entry:
         self._number += 1
-        return Entry(self._number, action, rate, list(applied), list(dropped), list(answered), self._culprit)
+        rate, self._rate = self._rate, None
+        pairs = list(applied), list(dropped)
+        return Entry(self._number, action, rate or 0.0, rate is not None, *pairs, list(answered), self._culprit)
 
 
 def _pairs(pushes: Sequence[Push]) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
 from mpitrain.errors import DivergedError, MpitrainError
 from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
+from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.endpoint import Endpoint
 from mpitrain.exchange.servers.messages import Action, Answer, Codec, Held, Over, Push, Ready
@@ -171,6 +172,7 @@ class ServerLoop:
         shards: the slice of each server, in the order of ``roles.servers``.
         parameters: the initial vector, shape ``(layout.size,)``; only this server's shard is read.
         optimizer: of the shard.
+        policy: how gradients become updates.
         plan: the run.
         decider: on server 0, else None.
         on_cut: called by every rank at each cut.
@@ -184,6 +186,7 @@ class ServerLoop:
         shards: list[slice],
         parameters: np.ndarray,
         optimizer: SliceOptimizer,
+        policy: Policy,
         plan: Plan,
         decider: Decider | None,
         on_cut: OnCut,
@@ -198,10 +201,12 @@ class ServerLoop:
             slots = SharedSlots(memory.slots, mine)
         else:
             self._gradients = {w: aligned_zeros(initial.size, initial.dtype) for w in roles.workers}
-            slots = TravellingSlots(len(roles.workers) + 2, initial.size, initial.dtype)
+            keep = policy.compensation is not None
+            slots = TravellingSlots(len(roles.workers) + 2, initial.size, initial.dtype, keep)
         slots[0][:] = initial
         self._receives = memory is None
-        self.server = Server(world.rank, roles.servers, self._gradients, slots, optimizer, plan.undivided, decider)
+        rules = policy, plan.undivided, decider
+        self.server = Server(world.rank, roles.servers, self._gradients, slots, optimizer, *rules)
         others = roles.servers[1:] if me == 0 else roles.servers[:1]
         codec = Codec(len(roles.workers), plan.sums, plan.state)
         self._link = Endpoint(world, (*others, *roles.workers), codec)

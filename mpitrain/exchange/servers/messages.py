@@ -89,7 +89,8 @@ class Entry:
         number: entries count from 1.
         action: what happens after it.
         rate: learning rate of its update.
-        applied: (worker, ticket) of the gradients that make the next version, in rank order; empty for no update.
+        step: whether the gradients taken up since the last update, these included, make the next version.
+        applied: (worker, ticket) of the gradients that are taken up, in the order in which they are added.
         dropped: (worker, ticket) of the pushes that are forgotten.
         answered: (worker, next ticket or None) of the workers that hear of it.
         culprit: (worker, step) that a FAIL is about.
@@ -98,6 +99,7 @@ class Entry:
     number: int
     action: Action
     rate: float = 0.0
+    step: bool = False
     applied: list[tuple[int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int]] = field(default_factory=list)
     answered: list[tuple[int, Ticket | None]] = field(default_factory=list)
@@ -151,7 +153,7 @@ class Codec:
     def __init__(self, workers: int, sums: int, state: int) -> None:
         self._totals = Totals.HEAD + workers + sums
         self._workers = workers
-        self.length = max(8 + sums + state, 8 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + self._totals + state)
+        self.length = max(8 + sums + state, 9 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + self._totals + state)
 
     def encode(self, message: Message) -> np.ndarray:
         """A new float64 vector of at most ``length`` elements."""
@@ -187,7 +189,7 @@ class Codec:
 
     def _encode_entry(self, entry: Entry) -> np.ndarray:
         values: list[float] = [self._ENTRY, entry.number, entry.action, entry.rate]
-        values += [len(entry.applied), len(entry.dropped), *entry.culprit]
+        values += [entry.step, len(entry.applied), len(entry.dropped), *entry.culprit]
         for pair in entry.applied + entry.dropped:
             values += pair
         for worker, ticket in entry.answered:
@@ -195,14 +197,15 @@ class Codec:
         return np.array(values, np.float64)
 
     def _decode_entry(self, vector: np.ndarray) -> Entry:
-        applied, dropped = int(vector[4]), int(vector[5])
-        rest = vector[8:].astype(np.int64).tolist()
+        applied, dropped = int(vector[5]), int(vector[6])
+        rest = vector[9:].astype(np.int64).tolist()
         pairs = [(rest[i], rest[i + 1]) for i in range(0, 2 * (applied + dropped), 2)]
         rest = rest[2 * (applied + dropped) :]
         answered = [(rest[i], _ticket(rest[i + 1 : i + 5])) for i in range(0, len(rest), 5)]
         action = Action(int(vector[2]))
-        culprit = (int(vector[6]), int(vector[7]))
-        return Entry(int(vector[1]), action, float(vector[3]), pairs[:applied], pairs[applied:], answered, culprit)
+        culprit = (int(vector[7]), int(vector[8]))
+        rate, step = float(vector[3]), bool(vector[4])
+        return Entry(int(vector[1]), action, rate, step, pairs[:applied], pairs[applied:], answered, culprit)
 
     def _encode_answer(self, answer: Answer) -> np.ndarray:
         head = [

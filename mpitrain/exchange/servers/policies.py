@@ -118,26 +118,34 @@ class Asynchronous(Decider):
     With a bound S the policy is stale synchronous parallel (Ho et al., NIPS 2013): a worker's clock counts its settled
     tickets, and it gets the next one only while its clock is at most S ahead of the slowest worker's.
 
+    With a quorum C it is softsync (Zhang et al., IJCAI 2016): each C pushes, whoever sent them, make one update; a push
+    is taken up as it comes, and its worker goes on at once. The last update of a run takes what there is.
+
     Args:
         workers: ranks of the workers, ascending.
         plan: the run.
         bound: S; None for no bound.
+        quorum: C.
     """
 
-    def __init__(self, workers: Sequence[int], plan: Plan, bound: int | None = None) -> None:
+    def __init__(self, workers: Sequence[int], plan: Plan, bound: int | None = None, quorum: int = 1) -> None:
         super().__init__(workers, plan)
-        self._bound = bound
+        self._bound, self._quorum = bound, quorum
         self._clocks = dict.fromkeys(self.workers, 0)
 
     def _judge(self, push: Push) -> list[Entry]:
         self._clocks[push.worker] += 1
         return self._settle([push])
 
+    def _enough(self) -> bool:
+        return self._taken >= self._quorum
+
     def _hand_out(self) -> list[tuple[int, Ticket]]:
         answered: list[tuple[int, Ticket]] = []
         slowest = min(self._clocks.values())
         for worker in self._idle[:]:
-            if not self._upcoming or self.totals.version + len(self._in_flight) >= self._cuts[0]:
+            missing = (self._cuts[0] - self.totals.version) * self._quorum - self._taken
+            if not self._upcoming or len(self._in_flight) >= missing:
                 break
             lead = self._clocks[worker] - slowest
             if self._bound is not None and lead > self._bound:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpitrain.exchange.combine import add_in_order, coefficients
+from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.servers.decider import Decider
+from mpitrain.exchange.servers.gathering import Gathering
 from mpitrain.exchange.servers.messages import Action, Answer, Entry, Held, Message, Over, Push, Ready
 from mpitrain.exchange.servers.slots import Slots
-from mpitrain.parameters.layout import aligned_zeros
 from mpitrain.parameters.optimizers import SliceOptimizer
 
 
@@ -34,6 +34,7 @@ class Server:
         gradients: by worker, where its gradient for this shard is when its push arrives.
         slots: where the versions of the parameters go; the first holds the initial shard.
         optimizer: of the shard.
+        policy: how gradients become updates.
         undivided: whether gradients are added and not averaged.
         decider: on server 0, else None.
         clock: seconds, for measuring updates.
@@ -46,14 +47,16 @@ class Server:
         gradients: Mapping[int, np.ndarray],
         slots: Slots,
         optimizer: SliceOptimizer,
+        policy: Policy,
         undivided: bool = False,
         decider: Decider | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._rank, self._servers, self._gradients = rank, servers, gradients
-        self._optimizer, self._undivided, self._decider, self._clock = optimizer, undivided, decider, clock
+        self._optimizer, self._decider, self._clock = optimizer, decider, clock
         self._slots = slots
-        self._sum = aligned_zeros(slots[0].size, slots[0].dtype)
+        self._compensates = policy.compensation is not None
+        self._gathering = Gathering(slots[0].size, slots[0].dtype, policy, undivided)
         self._current = 0
         self._pushes: dict[tuple[int, int], Push] = {}
         self._holders: dict[tuple[int, int], int] = {}
@@ -119,8 +122,9 @@ class Server:
         return sent + [Outgoing(worker, Over()) for worker in self._judge().overtaken()]
 
     def _execute(self, entry: Entry) -> list[Outgoing]:
+        seconds = self._apply(entry) if entry.applied or entry.step else 0.0
+        # Not before: what a gradient was computed from may be needed to correct it.
         self._slots.settled(worker for worker, _ in entry.applied + entry.dropped)
-        seconds = self._apply(entry) if entry.applied else 0.0
         for key in entry.dropped:
             del self._pushes[key]
         self._reach(entry)
@@ -129,16 +133,25 @@ class Server:
     def _apply(self, entry: Entry) -> float:
         start = self._clock()
         pushes = [self._pushes.pop(key) for key in entry.applied]
-        factors, scale = coefficients([p.weight for p in pushes], self._undivided)
-        total = add_in_order([self._gradients[p.worker] for p in pushes], factors, self._sum)
-        free = self._slots.free(self._current)
-        self._optimizer.apply(self._slots[self._current], total, self._slots[free], entry.rate, scale)
-        self._current = free
-        self.version += 1
+        gradients = [self._gradient(push.worker) for push in pushes]
+        ages = [self.version - push.version for push in pushes]
+        update = self._gathering.take(gradients, [p.weight for p in pushes], ages, entry.step)
+        if update is not None:
+            free = self._slots.free(self._current)
+            total, scale = update
+            self._optimizer.apply(self._slots[self._current], total, self._slots[free], entry.rate, scale)
+            self._current = free
+            self.version += 1
         self.applied += len(pushes)
         seconds = self._clock() - start
         self.update_seconds += seconds
         return seconds
+
+    def _gradient(self, worker: int) -> np.ndarray:
+        gradient = self._gradients[worker]
+        if not self._compensates:
+            return gradient
+        return self._gathering.compensate(gradient, self._slots[self._current], self._slots.pulled(worker))
 
     def _reach(self, entry: Entry) -> None:
         self.culprit = entry.culprit
@@ -156,8 +169,8 @@ class Server:
         if self._decider:
             answer.ticket = dict(entry.answered)[worker]
             answer.totals, answer.state = self._decider.totals, self._decider.state
-        if carries or slot >= 0:
-            self._slots.hold(worker, self._current)
+        if not failed:
+            self._slots.hold(worker, self._current, carries)
         if not carries:
             return Outgoing(worker, answer)
         self._sent[worker] = self.version

@@ -24,8 +24,12 @@ class Slots(Protocol):
         """A slot that nobody needs; not ``current``."""
         ...
 
-    def hold(self, worker: int, index: int) -> None:
-        """An answer points ``worker`` to a slot."""
+    def hold(self, worker: int, index: int, travels: bool) -> None:
+        """An answer points ``worker`` to a slot, or says that it has that version; or the slot travels with it."""
+        ...
+
+    def pulled(self, worker: int) -> np.ndarray:
+        """What ``worker`` computes from, this server's shard of it."""
         ...
 
     def settled(self, workers: Iterable[int]) -> None:
@@ -45,13 +49,16 @@ class TravellingSlots:
             a free one, as long as MPI tells at once that a message has left.
         size: elements of the shard.
         dtype: of the parameters.
+        keep: whether a slot is also needed while a worker computes from what it got of it.
     """
 
     shared = False
 
-    def __init__(self, count: int, size: int, dtype: np.dtype) -> None:
+    def __init__(self, count: int, size: int, dtype: np.dtype, keep: bool = False) -> None:
         self._slots = [aligned_zeros(size, dtype) for _ in range(count)]
         self._users = [0] * count
+        self._keep = keep
+        self._held: dict[int, int] = {}
 
     def __getitem__(self, index: int) -> np.ndarray:
         return self._slots[index]
@@ -59,19 +66,27 @@ class TravellingSlots:
     def free(self, current: int) -> int:
         """See :class:`Slots`."""
         for index, users in enumerate(self._users):
-            if not users and index != current:
+            if not users and index != current and index not in self._held.values():
                 return index
         # MPI may report a send as complete only after its receiver has pushed again.
         self._slots.append(aligned_zeros(self._slots[0].size, self._slots[0].dtype))
         self._users.append(0)
         return len(self._slots) - 1
 
-    def hold(self, worker: int, index: int) -> None:
+    def hold(self, worker: int, index: int, travels: bool) -> None:
         """See :class:`Slots`."""
-        self._users[index] += 1
+        self._users[index] += travels
+        if self._keep:
+            self._held[worker] = index
+
+    def pulled(self, worker: int) -> np.ndarray:
+        """See :class:`Slots`."""
+        return self._slots[self._held[worker]]
 
     def settled(self, workers: Iterable[int]) -> None:
         """See :class:`Slots`."""
+        for worker in workers:
+            self._held.pop(worker, None)
 
     def sent(self, index: int) -> None:
         """See :class:`Slots`."""
@@ -103,9 +118,13 @@ class SharedSlots:
         needed = {current, *self._held.values()}
         return next(index for index in range(len(self._shards)) if index not in needed)
 
-    def hold(self, worker: int, index: int) -> None:
+    def hold(self, worker: int, index: int, travels: bool) -> None:
         """See :class:`Slots`."""
         self._held[worker] = index
+
+    def pulled(self, worker: int) -> np.ndarray:
+        """See :class:`Slots`."""
+        return self._shards[self._held[worker]]
 
     def settled(self, workers: Iterable[int]) -> None:
         """See :class:`Slots`."""
