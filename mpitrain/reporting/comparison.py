@@ -1,37 +1,35 @@
-"""Several modes on the same data, side by side: one table, and ``compare.json``."""
+"""Several ways to train on the same data, side by side: what is known of each run, and ``compare.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from mpitrain.reporting import formats as show
-from mpitrain.reporting.files import write_json
+from mpitrain.reporting.files import plain, write_json
 from mpitrain.reporting.history import HistoryRecord
-from mpitrain.reporting.stream import console_on
 from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModeResult:
-    """How one mode did. None stands for what does not apply, or was not reached.
+    """How one run did. None stands for what does not apply, or was not reached.
 
     Args:
-        label: the mode's name in table and plot.
+        label: the contender's name in table and plot: its mode, and options.
+        seed: of the run.
         samples_per_second: of all workers together, as in ``Summary``.
         target_accuracy: validation accuracy to reach; the evaluations decide.
         time_to_target: seconds on the training clock until the first evaluation that reached it.
         samples_to_target: samples handed out until then.
+        updates_to_target: updates applied until then.
         val_loss: of the last evaluation, as is ``val_accuracy``.
+        staleness: versions between pull and push -> applied gradients.
         history: the run's records, for the plot.
     """
 
     label: str
+    seed: int
     workers: int
     servers: int
     global_batch: int
@@ -41,6 +39,7 @@ class ModeResult:
     target_accuracy: float
     time_to_target: float | None
     samples_to_target: int | None
+    updates_to_target: int | None
     val_loss: float | None
     val_accuracy: float | None
     test_accuracy: float | None
@@ -48,14 +47,18 @@ class ModeResult:
     bytes_per_update: BytesPerUpdate
     staleness_mean: float | None
     staleness_max: int | None
+    staleness: Mapping[int, int]
     history: Sequence[HistoryRecord]
 
     @classmethod
-    def of(cls, summary: Summary, history: Sequence[HistoryRecord], target_accuracy: float) -> ModeResult:
-        """The result of a run from its summary and its history."""
+    def of(
+        cls, summary: Summary, history: Sequence[HistoryRecord], target_accuracy: float, label: str = "", seed: int = 0
+    ) -> ModeResult:
+        """The result of a run from its summary and its history; ``label`` is the mode by default."""
         reached = first_reaching(history, target_accuracy)
         return cls(
-            label=summary.mode,
+            label=label or summary.mode,
+            seed=seed,
             workers=summary.workers,
             servers=summary.servers,
             global_batch=summary.global_batch,
@@ -65,6 +68,7 @@ class ModeResult:
             target_accuracy=target_accuracy,
             time_to_target=reached.time if reached else None,
             samples_to_target=reached.samples if reached else None,
+            updates_to_target=reached.step if reached else None,
             val_loss=summary.val_loss,
             val_accuracy=summary.val_accuracy,
             test_accuracy=summary.test_accuracy,
@@ -72,6 +76,7 @@ class ModeResult:
             bytes_per_update=summary.bytes_per_update,
             staleness_mean=summary.staleness_mean,
             staleness_max=summary.staleness_max,
+            staleness=summary.staleness,
             history=history,
         )
 
@@ -83,7 +88,7 @@ class ModeResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of ``compare``, in the order in which the modes ran."""
+    """The results of ``compare``, in the order in which the runs were made."""
 
     model: str
     dataset: str
@@ -96,49 +101,9 @@ def first_reaching(history: Sequence[HistoryRecord], target_accuracy: float) -> 
     return next(reached, None)
 
 
-def print_comparison(comparison: Comparison, stream: TextIO) -> None:
-    """Print the table: a column for each mode, a row with its unit for each figure."""
-    console = console_on(stream)
-    table = Table(box=SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for result in comparison.results:
-        table.add_column(result.label, justify="right", no_wrap=True)
-    for label, cell in _ROWS:
-        table.add_row(label, *map(cell, comparison.results))
-    console.print(f"{comparison.model} on {comparison.dataset}", style="bold")
-    console.print(table)
-    for target in sorted({result.target_accuracy for result in comparison.results}):
-        console.print(
-            f"target: a validation accuracy of {target:g}; evaluation counts neither as time nor in samples/s"
-        )
-
-
-def write_comparison(run_dir: Path, comparison: Comparison) -> Path:
+def write_comparison(run_dir: Path, comparison: Comparison, verdict: Sequence[str] = ()) -> Path:
     """Write ``compare.json`` atomically, of the histories only the evaluations, and say where it is."""
     path = run_dir / "compare.json"
     results = [replace(result, history=result.evaluations) for result in comparison.results]
-    write_json(path, replace(comparison, results=results))
+    write_json(path, plain(replace(comparison, results=results)) | {"verdict": list(verdict)})
     return path
-
-
-_ROWS: list[tuple[str, Callable[[ModeResult], str]]] = [
-    ("workers", lambda r: show.count(r.workers)),
-    ("servers", lambda r: show.count(r.servers or None)),
-    ("global batch (samples)", lambda r: show.count(r.global_batch)),
-    ("updates", lambda r: show.count(r.updates)),
-    ("samples", lambda r: show.count(r.samples)),
-    ("throughput (samples/s)", lambda r: show.count(r.samples_per_second)),
-    ("time to target (s)", lambda r: show.decimal(r.time_to_target, 1)),
-    ("samples to target", lambda r: show.count(r.samples_to_target)),
-    ("validation loss", lambda r: show.loss(r.val_loss)),
-    ("validation accuracy", lambda r: show.accuracy(r.val_accuracy)),
-    ("test accuracy", lambda r: show.accuracy(r.test_accuracy)),
-    ("compute (% of time)", lambda r: show.percent(r.share.compute)),
-    ("exchange (% of time)", lambda r: show.percent(r.share.exchange)),
-    ("waiting (% of time)", lambda r: show.percent(r.share.waiting)),
-    ("update (% of time)", lambda r: show.percent(r.share.update)),
-    ("data per update (MB)", lambda r: show.decimal(r.bytes_per_update.data / 1e6, 3)),
-    ("headers per update (kB)", lambda r: show.decimal(r.bytes_per_update.headers / 1e3, 3)),
-    ("staleness, mean (updates)", lambda r: show.decimal(r.staleness_mean)),
-    ("staleness, max (updates)", lambda r: show.count(r.staleness_max)),
-]

@@ -1,21 +1,26 @@
-"""Several modes on equal work, one after another in one MPI world."""
+"""Several ways to train on equal work, one after another in one MPI world."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mpitrain.cluster.roles import Roles, assign
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, eval_distance
 from mpitrain.errors import InputError
-from mpitrain.exchange.registry import MODES
+from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.tickets import TicketBook
-from mpitrain.pairs import check
-from mpitrain.reporting.comparison import Comparison, ModeResult, print_comparison, write_comparison
+from mpitrain.reporting.comparison import Comparison, ModeResult, write_comparison
+from mpitrain.reporting.comparison_table import print_comparison
+from mpitrain.reporting.files import writing
 from mpitrain.reporting.plot import plot_comparison, require_matplotlib
+from mpitrain.reporting.standings import verdict
 from mpitrain.reporting.stream import say
+from mpitrain.training.contenders import read_contenders
 from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
@@ -24,16 +29,32 @@ from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, poli
 from mpitrain.training.trainer import plan_lines
 
 
+@dataclass(frozen=True)
+class Entrant:
+    """A contender with the part that each rank plays in it."""
+
+    label: str
+    config: RunConfig
+    roles: Roles
+
+    @property
+    def policy(self) -> Policy:
+        """How its workers share updates."""
+        return policy_of(self.config, self.config.mode, len(self.roles.workers))
+
+
 def compare_modes(
-    world: World, options: RunConfig, modes: Sequence[str], target_accuracy: float, dry_run: bool = False
+    world: World, options: RunConfig, modes: str, target_accuracy: float, seeds: int = 1, dry_run: bool = False
 ) -> Comparison | None:
-    """Train in each mode on the same number of samples; print one table, write ``compare.json`` and ``compare.png``.
+    """Train in several ways on the same number of samples; print a table, write ``compare.json`` and ``compare.png``.
 
     Args:
         world: all ranks; each must call it.
-        options: the runs; ``train_steps`` counts updates of the first mode, and the others get as many samples.
-        modes: keys of ``MODES``.
+        options: what the runs have in common; ``train_steps`` counts updates of the first one, and the others get as
+            many samples.
+        modes: what is compared, see :func:`mpitrain.training.contenders.read_contenders`.
         target_accuracy: validation accuracy whose time is compared.
+        seeds: runs of each, with consecutive seeds.
         dry_run: print the configuration only.
 
     Returns:
@@ -47,96 +68,97 @@ def compare_modes(
         options.validate()
         if not 0 < target_accuracy <= 1:
             raise InputError(f"--target-accuracy is {target_accuracy} but must lie between 0 and 1")
-        for mode in modes:
-            if mode not in MODES:
-                raise InputError(f"--modes names {mode!r}, which is none of {', '.join(MODES)}")
-        if len(set(modes)) != len(modes):
-            raise InputError("--modes names a mode twice: name each once")
-        check(options, modes)
+        if not 1 <= seeds <= 1000:
+            raise InputError(f"--seeds is {seeds} but must be at least 1 and at most 1000")
         config = defaults_of(options)
-        roles = {mode: assign(mode, world.size, config.servers) for mode in modes}
-        transport_of(config, world)
-        for mode in modes:
+        entrants = [
+            Entrant(c.label, c.config, assign(c.config.mode, world.size, c.config.servers))
+            for c in read_contenders(modes, config)
+        ]
+        for entrant in entrants:
+            transport_of(entrant.config, world)
             if config.inject_delay is not None:
-                Delay.of(config.inject_delay).check(roles[mode].workers)
-            policy_of(config, mode, len(roles[mode].workers))
+                Delay.of(config.inject_delay).check(entrant.roles.workers)
+            _ = entrant.policy
     speaker = Roles((), tuple(range(world.size)))
     if world.rank == speaker.chief:
-        for line in plan_lines(config, ", then ".join(r.describe() for r in roles.values())):
+        for line in plan_lines(config, ", then ".join(f"{e.label}: {e.roles.describe()}" for e in entrants)):
             say(line)
     if dry_run:
         return None
     with running():
-        return _compare(world, config, roles, modes, target_accuracy, speaker)
-
-
-def _compare(
-    world: World,
-    config: RunConfig,
-    roles: dict[str, Roles],
-    modes: Sequence[str],
-    target_accuracy: float,
-    speaker: Roles,
-) -> Comparison:
-    output = Output(world, speaker, config, "compare")
-    with output.accounting():
-        comparison = _run_all(world, config, roles, modes, target_accuracy, output)
-        with phase(world, "writing the comparison"):
-            if output.run_dir is not None:
-                write_comparison(output.run_dir, comparison)
-                plot_comparison(output.run_dir, comparison)
-    if world.rank == speaker.chief:
-        print_comparison(comparison, sys.stdout)
-        say(f"written to {output.path}")
-    output.close()
+        output = Output(world, speaker, config, "compare")
+        with output.accounting():
+            comparison = _run_all(world, config, entrants, target_accuracy, seeds, output)
+            with phase(world, "writing the comparison"):
+                if output.run_dir is not None:
+                    write_comparison(output.run_dir, comparison, verdict(comparison.results))
+                    plot_comparison(output.run_dir, comparison)
+        if world.rank == speaker.chief:
+            print_comparison(comparison, sys.stdout)
+            say(f"written to {output.path}")
+        output.close()
     return comparison
 
 
 def _run_all(
-    world: World,
-    config: RunConfig,
-    roles: dict[str, Roles],
-    modes: Sequence[str],
-    target_accuracy: float,
-    output: Output,
+    world: World, config: RunConfig, entrants: Sequence[Entrant], target_accuracy: float, seeds: int, output: Output
 ) -> Comparison:
-    working = tuple(rank for rank in range(world.size) if any(r.works(rank) for r in roles.values()))
-    setup = prepare(world, config, working)
-    books = books_for(setup, modes, roles)
+    """Every entrant with the first seed, then with the next: what changes on the machine meanwhile meets all alike."""
+    working = tuple(rank for rank in range(world.size) if any(e.roles.works(rank) for e in entrants))
     output.store(config.as_dict() | {"mode": None, "run_dir": None})
-    choose(setup, setup.full_batch)
-    if any(not roles[mode].servers for mode in modes):
-        choose_sum(setup)
-    results = [_run(setup, output, mode, roles[mode], books[mode], target_accuracy) for mode in modes]
+    results: list[ModeResult] = []
+    for seed in range(config.seed, config.seed + seeds):
+        setup = prepare(world, config.replace(seed=seed), working)
+        choose(setup, setup.full_batch)
+        # What was measured for the first seed holds for all.
+        config = config.replace(jit="on" if setup.jit else "off")
+        if any(not entrant.roles.servers for entrant in entrants):
+            choose_sum(setup)
+            choice = setup.allreduce.choice
+            owners = "on" if choice.owners_update else "off"
+            config = config.replace(allreduce=choice.backend, shard_optimizer=owners)
+        books = books_for(setup, entrants)
+        for entrant, book in zip(entrants, books, strict=True):
+            folder = entrant.label if seeds == 1 else f"{entrant.label}/seed-{seed}"
+            own = dataclasses.replace(setup, config=entrant.config.replace(seed=seed))
+            results.append(_run(own, output, entrant, book, target_accuracy, folder))
     return Comparison(config.model, setup.description.dataset, results)
 
 
-def books_for(setup: Setup, modes: Sequence[str], roles: dict[str, Roles]) -> dict[str, TicketBook]:
-    """The tickets of each mode: the same number of samples in all; the last ticket is cut to fit."""
-    about, config = setup.description, setup.config
-    policies = {mode: policy_of(config, mode, len(roles[mode].workers)) for mode in modes}
+def books_for(setup: Setup, entrants: Sequence[Entrant]) -> list[TicketBook]:
+    """The tickets of each entrant: the same number of samples for all; the last ticket is cut to fit."""
+    samples = setup.description.samples
 
-    def book(mode: str, samples: int | None, updates: int | None) -> TicketBook:
-        policy = policies[mode]
-        return TicketBook(about.samples, setup.step_size * policy.parts, samples, updates, policy.tickets)
+    def book(entrant: Entrant, total: int | None, updates: int | None) -> TicketBook:
+        policy = entrant.policy
+        size = dataclasses.replace(setup, config=entrant.config).step_size * policy.parts
+        return TicketBook(samples, size, total, updates, policy.tickets)
 
+    config = setup.config
     if config.train_steps is not None:
-        samples = book(modes[0], None, config.train_steps).samples_after(config.train_steps)
+        total = book(entrants[0], None, config.train_steps).samples_after(config.train_steps)
     else:
-        samples = max(1, round((config.epochs or 1.0) * about.samples))
-    return {mode: book(mode, samples, None) for mode in modes}
+        total = max(1, round((config.epochs or 1.0) * samples))
+    return [book(entrant, total, None) for entrant in entrants]
 
 
-def _run(setup: Setup, output: Output, mode: str, roles: Roles, book: TicketBook, target_accuracy: float) -> ModeResult:
+def _run(
+    setup: Setup, output: Output, entrant: Entrant, book: TicketBook, target_accuracy: float, folder: str
+) -> ModeResult:
     started = time.time()
+    roles = entrant.roles
     every, unit = eval_distance(setup.config.eval_every)
     with open_progress(setup.world, roles, book, setup.config.eval_on) as progress:
-        progress.note(f"\n{mode}: {roles.describe()}, {book.updates:,} updates of {book.full_update} samples")
-        run_dir = None if output.run_dir is None else output.run_dir / mode
-        if run_dir is not None:
-            run_dir.mkdir()
-        policy = policy_of(setup.config, mode, len(roles.workers))
-        outcome = Run(setup, policy, roles, book, book.cuts(every, unit), progress, run_dir, started).execute()
+        progress.note(
+            f"\n{folder.replace('/', ', ')}: {roles.describe()}, {book.updates:,} updates of {book.full_update} samples"
+        )
+        run_dir = None if output.run_dir is None else output.run_dir / folder
+        with phase(setup.world, "making the run directory"):
+            if run_dir is not None:
+                with writing(run_dir):
+                    run_dir.mkdir(parents=True)
+        outcome = Run(setup, entrant.policy, roles, book, book.cuts(every, unit), progress, run_dir, started).execute()
         output.report(progress, outcome, run_dir)
     output.end_if_preempted(outcome)
-    return ModeResult.of(outcome.summary, outcome.history, target_accuracy)
+    return ModeResult.of(outcome.summary, outcome.history, target_accuracy, entrant.label, setup.config.seed)

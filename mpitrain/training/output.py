@@ -246,5 +246,6 @@ def _log_file(run_dir: Path, rank: int) -> Path:
 
 
 def _batches(config: RunConfig, about: Description) -> str:
-    several = f"{config.accumulate} batches of " if config.accumulate > 1 else ""
+    batches = config.accumulate * config.local_steps
+    several = f"{batches} batches of " if batches > 1 else ""
     return f"{several}{about.batch_size}"

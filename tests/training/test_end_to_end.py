@@ -186,23 +186,22 @@ def test_compare_prints_and_writes_one_table(tmp_path: Path) -> None:
     arguments = "compare --model mlp --dataset mnist-sample --epochs 0.7 --batch-size 50 --eval-every 0.1ep"
     # At its own rate of 0.01 the asynchronous mlp wobbles too much for a bound on its accuracy.
     arguments += " --learning-rate 0.003"
-    ended = launch(
-        3, ["-m", "mpitrain", *arguments.split(), "--target-accuracy", "0.8", "--run-dir", str(tmp_path / "c")]
-    )
-    ended.check()
+    arguments += f" --target-accuracy 0.8 --run-dir {tmp_path / 'c'} --modes allreduce,ps-sync,ps-async,local=2"
+    ended = launch(3, ["-m", "mpitrain", *arguments.split()]).check()
     compared = json.loads((tmp_path / "c" / "compare.json").read_text())
     results = compared["results"]
-    assert [result["label"] for result in results] == list(MODES)
+    assert [result["label"] for result in results] == [*MODES, "local=2"]
     assert {result["samples"] for result in results} == {3850}
-    assert [result["workers"] for result in results] == [3, 2, 2]
-    assert [result["updates"] for result in results] == [26, 39, 77]
+    assert [result["workers"] for result in results] == [3, 2, 2, 3]
+    assert [result["updates"] for result in results] == [26, 39, 77, 13]
     assert all(result["time_to_target"] > 0 and result["val_accuracy"] > 0.8 for result in results)
     assert all([e["samples"] for e in result["history"]] for result in results)
     assert (tmp_path / "c" / "compare.png").read_bytes().startswith(b"\x89PNG")
     for row in ("workers", "throughput (samples/s)", "time to target (s)", "validation accuracy", "staleness, max"):
         assert len(re.findall(rf"^{re.escape(row)}", ended.out, re.MULTILINE)) == 1
-    for mode in MODES:
-        assert (tmp_path / "c" / mode / "summary.json").exists()
+    assert any("most accurate" in sentence for sentence in compared["verdict"])
+    for label in (*MODES, "local=2"):
+        assert (tmp_path / "c" / label / "summary.json").exists()
 
 
 @pytest.mark.parametrize("model", ["mlp", "lstm"])
