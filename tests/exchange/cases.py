@@ -104,6 +104,28 @@ CASES = [
     Case("ps-sync-backup-samples", "ps-sync", 4, servers=1, backups=1, jitter=0.003, steps=None, total_samples=417),
     Case("ps-sync-backup-bad", "ps-sync", 5, servers=2, backups=1, jitter=0.003, max_bad=3, poison={3: (4, 6)}),
     Case("ps-sync-backup-stop", "ps-sync", 5, servers=2, backups=1, jitter=0.003, stop={3: 6}, every=5),
+    # Several pushes make an update; gradients are corrected for their age.
+    Case("ps-async-soft", "ps-async", 5, servers=2, quorum=2, jitter=0.003, steps=20),
+    Case("ps-async-soft-mpi", "ps-async", 4, servers=1, quorum=3, jitter=0.003, steps=20, transport="mpi"),
+    Case("ps-async-soft-samples", "ps-async", 4, servers=1, quorum=4, jitter=0.003, steps=None, total_samples=417),
+    Case("ps-async-soft-bad", "ps-async", 5, servers=2, quorum=2, max_bad=3, steps=20, poison={3: (4, 6)}),
+    Case("ps-async-soft-stop", "ps-async", 5, servers=2, quorum=4, jitter=0.003, stop={3: 6}, every=5),
+    Case("ps-async-damped", "ps-async", 5, servers=2, damping=True, jitter=0.003, steps=40),
+    *(
+        Case(
+            f"ps-async-compensated{'-mpi' * (transport == 'mpi')}",
+            "ps-async",
+            5,
+            servers=2,
+            compensation=0.5,
+            adaptive=transport == "mpi",
+            bound=2,
+            jitter=0.003,
+            steps=40,
+            transport=transport,
+        )
+        for transport in ("shared", "mpi")
+    ),
     Case("ps-async-bound-stop", "ps-async", 5, servers=2, bound=1, jitter=0.003, stop={0: 9}, every=10, steps=40),
     # One rank is asked to stop: a worker, server 0, another server; before a cut, at one, at the last one.
     *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -85,7 +86,7 @@ def train(
             job = subprocess.Popen(
                 command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
-        code = _ended(job, hung)
+        code, stuck = _ended(job, hung, token)
         gone = _until(lambda: not _alive(token), _SETTLED)
         ended = time.time()
         left = [f"process {pid}" for pid in _alive(token)] if not gone else []
@@ -97,7 +98,7 @@ def train(
         trace, told, model = folder / "suffered", folder / "run" / "summary.json", folder / "run" / "model.keras"
         return Seen(
             code,
-            (folder / "err").read_text(errors="replace"),
+            (folder / "err").read_text(errors="replace") + stuck,
             ended - float(trace.read_text()) if trace.exists() else 0.0,
             json.loads(told.read_text()) if told.exists() else {},
             model.read_bytes() if model.exists() else b"",
@@ -135,13 +136,23 @@ def judge(cell: Cell, seen: Seen) -> list[str]:
     return wrong
 
 
-def _ended(job: subprocess.Popen[bytes], hung: float) -> int | None:
+def _ended(job: subprocess.Popen[bytes], hung: float, token: str) -> tuple[int | None, str]:
+    """mpirun's exit code; or None, and what its processes were doing when they were killed."""
     try:
-        return job.wait(hung)
+        return job.wait(hung), ""
     except subprocess.TimeoutExpired:
+        stuck = "".join(f"--- stuck: {_describe(pid)}\n" for pid in [job.pid, *_alive(token)])
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-        return None
+        return None, stuck
+
+
+def _describe(pid: int) -> str:
+    told = [f"process {pid}"]
+    for name in ("cmdline", "wchan", "status", "stat"):
+        with contextlib.suppress(OSError):
+            told.append((Path("/proc") / str(pid) / name).read_text().replace("\0", " ").replace("\n", "; ")[:300])
+    return ", ".join(told)
 
 
 def _alive(token: str) -> list[int]:

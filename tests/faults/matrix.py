@@ -46,6 +46,10 @@ VARIANTS = {
     "ps-sync-backup": ("--mode", "ps-sync", "--backup-workers", "1"),
     "ps-async-bound": ("--mode", "ps-async", "--staleness-bound", "1"),
     "ps-sync-messages": ("--mode", "ps-sync", "--transport", "mpi"),
+    "ps-async-soft": ("--mode", "ps-async", "--soft-quorum", "3", "--staleness-damping"),
+    "ps-async-compensated": ("--mode", "ps-async", "--delay-compensation", "0.04", "--transport", "mpi"),
+    "allreduce-local": ("--mode", "allreduce", "--local-steps", "4"),
+    "ps-sync-elastic": ("--mode", "ps-sync", "--elastic", "0.3"),
 }
 """Where ranks wait for other ranks, or otherwise, than in the plain modes; a fault in a step is what may differ."""
 MODES = ("allreduce", "ps-sync", "ps-async", *VARIANTS)
@@ -76,7 +80,7 @@ class Cell:
     @property
     def possible(self) -> bool:
         """Whether there is such a case."""
-        if self.mode == "allreduce" and self.role == "server":
+        if self.mode.startswith("allreduce") and self.role == "server":
             return False
         if self.mode in VARIANTS and (self.fault not in ("kill", "stop") or self.moment != "step"):
             return False  # all else has nothing to do with how ranks wait

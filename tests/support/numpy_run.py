@@ -37,6 +37,10 @@ class Case:
     servers: int = 0
     backups: int = 0
     bound: int | None = None
+    quorum: int = 1
+    damping: bool = False
+    compensation: float | None = None
+    adaptive: bool = False
     optimizer: str = "adam"
     batch: int = 10
     steps: int | None = 20
@@ -59,7 +63,8 @@ class Case:
 
     @property
     def policy(self) -> Policy:
-        return Policy(self.mode, self.workers, self.backups, self.bound)
+        corrections = self.damping, self.compensation, self.adaptive
+        return Policy(self.mode, self.workers, self.backups, self.bound, self.quorum, *corrections)
 
 
 def run_case(case: Case, world: World) -> dict[str, Any]:
@@ -77,7 +82,8 @@ def note_versions(server: Server, versions: list[np.ndarray]) -> None:
 
     def apply(entry: Entry) -> float:
         seconds = plain(entry)
-        versions.append(server.parameters.copy())
+        if entry.step:
+            versions.append(server.parameters.copy())
         return seconds
 
     server._apply = apply  # type: ignore[method-assign]
