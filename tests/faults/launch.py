@@ -124,7 +124,9 @@ def judge(cell: Cell, seen: Seen) -> list[str]:
     must(seen.summary.get("status") == cell.status, f"the summary says {seen.summary.get('status')}")
     if cell.status in ("failed", "stalled"):
         must(seen.summary.get("rank") in (cell.rank, None), f"the summary names rank {seen.summary.get('rank')}")
-        must(cell.agreed or f"rank {cell.rank}" in seen.summary.get("cause", ""), "the summary's cause names no rank")
+        must(
+            cell.agreed or f"rank {cell.rank}" in (seen.summary.get("cause") or ""), "the summary's cause names no rank"
+        )
     if cell.traceback:
         must(lines[:1] != [] and lines[0].startswith(f"mpitrain: rank {cell.rank} on {host} failed in "), "not first")
         must(lines[1:2] != [] and lines[1].startswith("Traceback"), "the traceback is not the first thing told")

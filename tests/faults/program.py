@@ -145,7 +145,7 @@ class Step(numpy_job.PixelStep):
 
 def on_a_server(fault: Fault) -> None:
     """A server runs no model: its faults come in the optimizer, and where it waits for the evaluation's end."""
-    make = run.make_optimizer
+    make = run.shared_optimizer
 
     def made(*args: Any) -> Any:
         fault.at("start")
@@ -160,7 +160,7 @@ def on_a_server(fault: Fault) -> None:
         optimizer.apply = late  # type: ignore[method-assign]
         return optimizer
 
-    run.make_optimizer = made  # type: ignore[assignment]
+    run.shared_optimizer = made  # type: ignore[assignment]
     fault.before(run.meeting, "evaluate", "evaluation")
 
 
