@@ -8,6 +8,7 @@ from mpitrain.cluster.waiting import idle, waiting
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.errors import DivergedError
 from mpitrain.exchange.allreduce.updates import EveryoneUpdates, OwnersUpdate
+from mpitrain.exchange.allreduce.wire import WireOverflowError
 from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
 from mpitrain.exchange.combine import coefficients
 from mpitrain.exchange.tickets import Ticket
@@ -86,10 +87,13 @@ class AllReduceExchange:
             factors, scale = coefficients(weights, plan.undivided)
             rate = plan.learning_rate(version)
             used = [weight > 0 for weight in weights]
-            with waiting("all-reduce", version, self._world.others):
-                self.parameters = self._update.step(used, factors, rate, scale, spent, self._watch)
+            try:
+                with waiting("all-reduce", version, self._world.others):
+                    self.parameters = self._update.step(used, factors, rate, scale, spent, self._watch)
+                self._account(weights, rate)
+            except WireOverflowError:
+                self._drop_all(used)
             self.traffic.data += self._update.backend.sent
-            self._account(weights, rate)
         reached = self.totals.version == self._next_cut and self.totals.version != version
         stopped = bool(self._tails[:, 2].any())
         if (reached or stopped) and self._cut(reached, stopped):
@@ -131,6 +135,16 @@ class AllReduceExchange:
         if self.totals.bad > self._plan.max_bad_gradients:
             first = int(np.flatnonzero(~finite)[0])
             raise DivergedError(bad_gradient(self._world.name(first), self.totals.version))
+
+    def _drop_all(self, used: list[bool]) -> None:
+        """Count gradients whose sum did not fit the wire's type; all ranks come here together."""
+        self.dropped += used[self._world.rank]
+        self.totals.bad += sum(used)
+        if self.totals.bad > self._plan.max_bad_gradients:
+            raise DivergedError(
+                f"the sum of the gradients at step {self.totals.version} is too large for the type of --wire-dtype: "
+                "use bfloat16 or float32, lower --learning-rate, or allow some with --max-bad-gradients"
+            )
 
     def _account(self, weights: list[float], rate: float) -> None:
         plan, totals = self._plan, self.totals
