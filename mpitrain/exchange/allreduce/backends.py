@@ -57,14 +57,14 @@ def usable(name: str, world: World) -> str:
     return ""
 
 
-def candidates(world: World) -> list[str]:
+def candidates(world: World, wire: str = "float32") -> list[str]:
     """What ``--allreduce auto`` measures on these ranks; the first wins a draw."""
     nodes = len(set(world.leaders))
     if nodes == 1:
-        return ["shared", "mpi"]
+        return ["shared", "mpi"] if wire == "float32" else ["ring", "halving-doubling"]
     # With one rank on each node the hierarchy would be a ring.
-    near = ["hierarchical"] if nodes < world.size else []
-    return [*near, "ring", "halving-doubling", "mpi"]
+    names = [*(["hierarchical"] if nodes < world.size else []), "ring", "halving-doubling", "mpi"]
+    return [name for name in names if wire == "float32" or name in NARROWING]
 
 
 def open_backend(name: str, world: World, layout: Layout, wire: str = "float32") -> Backend:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mpitrain.cluster.world import World
 from mpitrain.errors import InputError
-from mpitrain.exchange.allreduce.backends import BACKENDS, NARROWING, AllReduceChoice, candidates, usable
+from mpitrain.exchange.allreduce.backends import BACKENDS, AllReduceChoice, candidates, usable
 from mpitrain.exchange.allreduce.trial import Tried, try_backends
 from mpitrain.exchange.allreduce.updates import OptimizerFor
 from mpitrain.parameters.layout import Layout, aligned_zeros
@@ -64,13 +64,12 @@ def choose_allreduce(
         raise InputError(f"--allreduce {backend} cannot be used here: {why}; use --allreduce auto")
     if backend != "auto" and owners == "on" and (why := _not_owners(backend, elementwise)):
         raise InputError(f"--shard-optimizer on cannot be used here: {why}; use --shard-optimizer off")
-    names = candidates(world) if backend == "auto" else [backend]
+    names = candidates(world, wire) if backend == "auto" else [backend]
     choices = [
         AllReduceChoice(name, owned, wire)
         for name in names
         for owned in (True, False)
-        if (wire == "float32" or name in NARROWING)
-        and not (owned and (_not_owners(name, elementwise) or owners == "off" or world.size == 1))
+        if not (owned and (_not_owners(name, elementwise) or owners == "off" or world.size == 1))
         and not (not owned and owners == "on" and world.size > 1)
     ]
     if not choices:
