@@ -6,11 +6,12 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mpitrain.errors import InputError
 
 Mode = Literal["allreduce", "ps-sync", "ps-async"]
+WireDtype = Literal["float32", "float16", "bfloat16"]
 MODES: tuple[str, ...] = ("allreduce", "ps-sync", "ps-async")
 
 
@@ -103,7 +104,7 @@ class RunConfig:
     threads: int | None = None
     jit: Literal["auto", "on", "off"] = "auto"
     allreduce: Literal["auto", "mpi", "ring", "halving-doubling", "shared", "hierarchical"] = "auto"
-    wire_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    wire_dtype: WireDtype = "float32"
     shard_optimizer: Literal["auto", "on", "off"] = "auto"
     max_bad_gradients: int = 0
     inject_delay: str | None = None
@@ -188,6 +189,8 @@ def _check(name: str, value: Any, holds: Any, wanted: str) -> None:
 def _choices(annotation: str) -> list[str]:
     if annotation == "Mode":
         return list(MODES)
+    if annotation == "WireDtype":
+        return list(get_args(WireDtype))
     return re.findall(r'"([^"]+)"', annotation) if annotation.startswith("Literal[") else []
 
 

@@ -6,12 +6,9 @@ rank has the same bits.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import ml_dtypes
 import numpy as np
 
-WireDtype = Literal["float32", "float16", "bfloat16"]
 NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
