@@ -119,13 +119,13 @@ def idle(requests: Sequence[MPI.Request], sleeping: bool) -> None:
 
 
 def complete(request: MPI.Request, sleeping: bool) -> None:
-    """Wait for one message of many, each of which comes soon after the one before.
+    """Wait for what comes soon: ranks that are nearly here, or one message of many that follow each other.
 
-    The core is offered to others between two tests: hosts may believe that they have cores to themselves which they
-    share. MPI moves other messages on meanwhile, so sleeps stay short.
+    Between two tests the core is offered to whoever else could run: another process of the machine, or a rank of a host
+    that believes the same core to be its own. MPI moves other messages on meanwhile, so sleeps stay short.
 
     Args:
-        request: of the message.
+        request: what is waited for.
         sleeping: whether to sleep after a while, because ranks outnumber cores.
     """
     tests = 0
