@@ -22,14 +22,18 @@ from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce import messages, mpi
 from mpitrain.exchange.allreduce.backend import Backend, OwningBackend
 from mpitrain.exchange.allreduce.backends import BACKENDS, NARROWING, open_backend, usable
+from mpitrain.exchange.allreduce.choose import choose_allreduce
 from mpitrain.exchange.allreduce.wire import WireOverflowError
 from mpitrain.parameters.layout import Layout
+from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
 
 RANKS = 8
 WORLDS = ((8,), (7, 1), (6, 2), (5, 3), (4,))
 NODES = {2: (1, 1), 3: (2, 1), 4: (2, 2), 5: (2, 3), 6: (3, 1, 2), 7: (3, 4), 8: (4, 4)}
 """Ranks on each host that worlds of this size pretend to be on."""
 LARGE = 10**6 + 3
+AUTO = 3
+"""Ranks of the world in which the choice is tried."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,24 @@ def make(case: Sum, world: World, backend: Backend) -> dict[str, Any]:
     return seen | {"digests": digests}
 
 
+def chosen(world: World) -> list[Any]:
+    """What ``auto`` settles on: on this host, on several, and on several in float16."""
+    layout = Layout.of([("vector", (5000,))])
+    spec = OptimizerSpec("adam")
+    return [
+        choose_allreduce(
+            where,
+            layout,
+            "auto",
+            "auto",
+            True,
+            lambda part: make_optimizer(spec, layout, part.start, part.stop),
+            wire,
+        )
+        for where, wire in ((world, "float32"), (pretend(world), "float32"), (pretend(world), "float16"))
+    ]
+
+
 def main(folder: Path) -> None:
     """Make every sum; each rank writes what it saw to ``folder``."""
     from mpitrain.cluster.hooks import install_hooks
@@ -227,6 +249,8 @@ def main(folder: Path) -> None:
                     seen[case.name] = make(case, world, opened[key])
             for backend in opened.values():
                 backend.close()
+            if ranks == AUTO:
+                seen["auto"] = {"chosen": chosen(world)}
             (folder / f"{ranks}.{world.rank}").write_bytes(pickle.dumps(seen))
             world.free()
         everyone.meet("next round")

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from mpitrain.exchange.allreduce import messages
 from mpitrain.exchange.allreduce.backend import own_slices
-from mpitrain.exchange.allreduce.backends import BACKENDS
+from mpitrain.exchange.allreduce.backends import BACKENDS, NARROWING
 from mpitrain.exchange.allreduce.halving_doubling import schedule
 from mpitrain.exchange.allreduce.hierarchical import lanes_of, own_of_lanes
 from mpitrain.exchange.allreduce.messages import CHUNK, chunks
+from mpitrain.exchange.allreduce.trial import Line
 from mpitrain.exchange.allreduce.wire import Wire, has_overflowed
-from tests.exchange.sums import NODES, RANKS, Sum, sums
+from tests.exchange.sums import AUTO, NODES, RANKS, Sum, sums
 from tests.support.mpi import launch
 
 ALL = [case for ranks in range(1, RANKS + 1) for case in sums(ranks)]
@@ -102,6 +103,34 @@ def test_the_owners_slices_are_the_vector(ranks: int, backend: str, seen: Seen) 
         owned = [rank[case.name]["own"] for rank in seen[ranks]]
         assert [low for low, _ in owned] == [0, *(high for _, high in owned[:-1])]
         assert owned[-1][1] == case.length
+
+
+def test_the_choice_is_the_same_on_all_ranks_and_has_measured_all(seen: Seen) -> None:
+    told = [rank["auto"]["chosen"] for rank in seen[AUTO]]
+    assert all(other == told[0] for other in told)
+    near, far, narrow = told[0]
+    assert {choice.backend for choice in near.seconds} == set(near.fits) == {"shared", "mpi"}
+    assert set(far.fits) == {"hierarchical", "ring", "halving-doubling", "mpi"}
+    assert set(narrow.fits) == set(NARROWING)
+    assert {choice.wire for choice in narrow.seconds} == {"float16"}
+    for measured in told[0]:
+        assert measured.seconds[measured.choice] == min(measured.seconds.values())
+        assert all(latency >= 0 and (speed is None or speed > 0) for latency, speed in measured.fits.values())
+        assert measured.choice.name in measured.describe()
+
+
+@given(st.floats(0, 1), st.floats(1e-9, 1e-3), st.integers(1, 10**9))
+def test_a_line_through_its_trials_goes_on(latency: float, slope: float, size: int) -> None:
+    line = Line([(n, latency + n * slope) for n in (10, 1000, 50000)])
+    assert line.at(size) == pytest.approx(latency + size * slope, rel=1e-6, abs=1e-9)
+    assert line.latency == pytest.approx(latency, rel=1e-6, abs=1e-9)
+
+
+def test_times_that_fall_with_length_are_noise() -> None:
+    line = Line([(10, 0.5), (1000, 0.4)])
+    assert line.slope == 0
+    assert line.at(10**9) == 0.4
+    assert Line([(10, 0.5)]).at(10**9) == 0.5
 
 
 SIZES = st.integers(0, 5000)

@@ -80,20 +80,18 @@ def try_backends(
         wire: the type in which gradients travel.
     """
     lines: dict[str, Tried] = {}
-    spent = 0.0
-    for length in (min(size, _SHORT), min(size, _MIDDLE)):
-        if length > _reached(lines):
+    spent, reached = 0.0, 0
+    # Lengths lie well apart, that the slope between them means something.
+    for length in dict.fromkeys((min(_SHORT, size // 8), size if size < 2 * _MIDDLE else _MIDDLE)):
+        if length or not size:
             spent += _trial(world, length, dtype, names, wire, lines)
-    # A sum of ``length`` is made three times at least, in each way.
+            reached = length
+    # A sum of the next length is made three times at least, in each way.
     slopes = sum(line.slope for tried in lines.values() for line in (tried.whole, tried.owned) if line)
-    affordable = int((BUDGET - spent) / (1 + _FEWEST) / slopes) if slopes else size
-    if (length := min(size, affordable)) > 2 * _reached(lines) or length == size > _reached(lines):
+    affordable = max(0, int((BUDGET - spent) / (1 + _FEWEST) / slopes)) if slopes else size
+    if (length := min(size, affordable)) >= 2 * reached > 0:
         _trial(world, length, dtype, names, wire, lines)
     return lines
-
-
-def _reached(lines: Mapping[str, Tried]) -> int:
-    return max((tried.whole.trials[-1][0] for tried in lines.values()), default=-1)
 
 
 def _trial(
@@ -107,20 +105,21 @@ def _trial(
         backend = open_backend(name, world, Layout((), dtype, length), wire)
         owns = hasattr(backend, "sum_own")
         tried = lines.setdefault(name, Tried(Line(), Line() if owns else None))
-        tried.whole.trials.append((length, _median(backend, world, gradient, False)))
+        tried.whole.trials.append((length, _fastest(backend, world, gradient, False)))
         if tried.owned is not None:
-            tried.owned.trials.append((length, _median(backend, world, gradient, True)))
+            tried.owned.trials.append((length, _fastest(backend, world, gradient, True)))
         world.meet_closely(_OPERATION)
         backend.close()
     return float(max(world.gather_all(time.perf_counter() - begin, _OPERATION)))
 
 
-def _median(backend: Backend, world: World, gradient: np.ndarray, owned: bool) -> float:
+def _fastest(backend: Backend, world: World, gradient: np.ndarray, owned: bool) -> float:
     buffer = cast(OwningBackend, backend).buffers()[0] if owned else None
     first = max(world.gather_all(_once(backend, world, gradient, buffer), _OPERATION))
     repeats = min(_MOST, max(_FEWEST, int(_EACH / max(first, 1e-9))))
-    times = sorted(_once(backend, world, gradient, buffer) for _ in range(repeats))
-    return float(max(world.gather_all(times[len(times) // 2], _OPERATION)))
+    # What else the machine does meanwhile only adds.
+    fastest = min(_once(backend, world, gradient, buffer) for _ in range(repeats))
+    return float(max(world.gather_all(fastest, _OPERATION)))
 
 
 def _once(backend: Backend, world: World, gradient: np.ndarray, buffer: np.ndarray | None) -> float:
