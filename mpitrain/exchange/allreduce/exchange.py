@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpitrain.cluster.waiting import idle, waiting
+from mpitrain.cluster.waiting import complete, idle, waiting
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.errors import DivergedError
 from mpitrain.exchange.allreduce.updates import EveryoneUpdates, OwnersUpdate
@@ -80,9 +80,9 @@ class AllReduceExchange:
         spent.exchange += self._watch.lap()
         self._gather_tails(result)
         spent.waiting += self._watch.lap()
-        finite = self._tails[:, 1] != 0
-        self._count_bad(finite)
-        weights = np.where(finite, self._tails[:, 0], 0.0).tolist()
+        heads = self._tails[:, :_HEAD].tolist()  # numbers of Python's own: there are few
+        self._count_bad([bool(finite) for _, finite, _ in heads])
+        weights = [weight if finite else 0.0 for weight, finite, _ in heads]
         if any(weights):
             factors, scale = coefficients(weights, plan.undivided)
             rate = plan.learning_rate(version)
@@ -95,7 +95,7 @@ class AllReduceExchange:
                 self._drop_all(used)
             self.traffic.data += self._update.backend.sent
         reached = self.totals.version == self._next_cut and self.totals.version != version
-        stopped = bool(self._tails[:, 2].any())
+        stopped = any(stop for _, _, stop in heads)
         if (reached or stopped) and self._cut(reached, stopped):
             return None
         return self._next_ticket()
@@ -122,18 +122,19 @@ class AllReduceExchange:
             self._tails[0] = tail
             return
         with waiting("all-reduce", self.totals.version, world.others):
+            request = world.comm.Iallgather(tail, self._tails)
             if world.crowded:
-                idle([world.comm.Iallgather(tail, self._tails)], sleeping=True)
+                idle([request], sleeping=True)
             else:
-                world.comm.Allgather(tail, self._tails)
+                complete(request, sleeping=False)
         self.traffic.headers += tail.nbytes * (world.size - 1)
 
-    def _count_bad(self, finite: np.ndarray) -> None:
-        if finite.all():
+    def _count_bad(self, finite: list[bool]) -> None:
+        if all(finite):
             return
-        self.totals.bad += int((~finite).sum())
+        self.totals.bad += finite.count(False)
         if self.totals.bad > self._plan.max_bad_gradients:
-            first = int(np.flatnonzero(~finite)[0])
+            first = finite.index(False)
             raise DivergedError(bad_gradient(self._world.name(first), self.totals.version))
 
     def _drop_all(self, used: list[bool]) -> None:
