@@ -6,11 +6,12 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mpitrain.errors import InputError
 
 Mode = Literal["allreduce", "ps-sync", "ps-async"]
+WireDtype = Literal["float32", "float16", "bfloat16"]
 MODES: tuple[str, ...] = ("allreduce", "ps-sync", "ps-async")
 
 
@@ -56,8 +57,11 @@ class RunConfig:
         run_dir: Folder for what the run writes; by default runs/TIME-MODE-MODEL.
         threads: Threads of each worker; by default the visible cores shared among the workers of the node.
         jit: Compile the gradient step with XLA: on, off, or auto (measured at the start).
-        allreduce: How gradients are summed where all ranks work: mpi, shared (through the memory of one node), or auto
-            (measured at the start).
+        allreduce: How gradients are summed where all ranks work: mpi, ring, halving-doubling, shared (through the
+            memory of one node), hierarchical (shared within each node, ring between nodes), or auto (measured at the
+            start).
+        wire_dtype: With allreduce, the type in which gradients travel between ranks: float32, or narrowed to float16 or
+            bfloat16 and summed in float32.
         shard_optimizer: With allreduce, each rank applies the optimizer to its own slice and the others read what comes
             out (on), each to everything (off), or auto (on where the all-reduce and the optimizer allow it).
         max_bad_gradients: Gradients with NaN or infinity that are dropped before the run ends.
@@ -99,7 +103,8 @@ class RunConfig:
     run_dir: str | None = None
     threads: int | None = None
     jit: Literal["auto", "on", "off"] = "auto"
-    allreduce: Literal["auto", "mpi", "shared"] = "auto"
+    allreduce: Literal["auto", "mpi", "ring", "halving-doubling", "shared", "hierarchical"] = "auto"
+    wire_dtype: WireDtype = "float32"
     shard_optimizer: Literal["auto", "on", "off"] = "auto"
     max_bad_gradients: int = 0
     inject_delay: str | None = None
@@ -184,6 +189,8 @@ def _check(name: str, value: Any, holds: Any, wanted: str) -> None:
 def _choices(annotation: str) -> list[str]:
     if annotation == "Mode":
         return list(MODES)
+    if annotation == "WireDtype":
+        return list(get_args(WireDtype))
     return re.findall(r'"([^"]+)"', annotation) if annotation.startswith("Literal[") else []
 
 

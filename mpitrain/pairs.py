@@ -53,6 +53,29 @@ class Conflict:
     why: str
 
 
+@dataclass(frozen=True)
+class Exclusion:
+    """A value of one option that leaves another, where it is not at its default, without meaning.
+
+    Args:
+        option: a field of ``RunConfig``.
+        value: of it.
+        other: another field.
+        why: the end of a sentence.
+        instead: what to do.
+    """
+
+    option: str
+    value: str
+    other: str
+    why: str
+    instead: str
+
+    def given(self, config: RunConfig) -> bool:
+        """Whether ``config`` asks for both."""
+        return bool(getattr(config, self.option) == self.value) and Rule(self.other, {}).given(config)
+
+
 _NEWEST = "every gradient is computed from the newest parameters there"
 
 RULES = (
@@ -84,6 +107,7 @@ RULES = (
     Rule("local_steps", {}),
     Rule("elastic", {}),
     Rule("accumulate", {}),
+    Rule("wire_dtype", dict.fromkeys(("ps-sync", "ps-async"), "gradients travel to servers as they are")),
 )
 
 _NO_GRADIENT = "what a worker hands over is a difference of parameters there, and no gradient"
@@ -97,9 +121,26 @@ CONFLICTS = (
 )
 """Options that refuse each other; all other pairs work where both do."""
 
+EXCLUSIONS = (
+    Exclusion(
+        "allreduce",
+        "mpi",
+        "wire_dtype",
+        "MPI would make the sums themselves in that type",
+        "use --allreduce ring, halving-doubling or hierarchical",
+    ),
+    Exclusion(
+        "allreduce",
+        "shared",
+        "wire_dtype",
+        "memory is no wire: narrowing would cost more than it saves",
+        "use --allreduce ring or halving-doubling, or leave it out",
+    ),
+)
+
 
 def check(config: RunConfig, modes: Sequence[str] = ()) -> None:
-    """Refuse an option that none of the modes to be run has.
+    """Refuse an option that none of the modes to be run has, or that another one leaves without meaning.
 
     Args:
         config: validated.
@@ -122,6 +163,10 @@ def check(config: RunConfig, modes: Sequence[str] = ()) -> None:
             raise InputError(f"{one} does not go with {other}, because {conflict.why}: leave one of them out")
     if config.adaptive_compensation and config.delay_compensation is None:
         raise InputError("--adaptive-compensation needs --delay-compensation LAMBDA: give it, for example 2")
+    for pair in EXCLUSIONS:
+        if pair.given(config):
+            flag, other = (Rule(name, {}).flag for name in (pair.option, pair.other))
+            raise InputError(f"{other} does not go with {flag} {pair.value}, because {pair.why}: {pair.instead}")
 
 
 def table() -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from mpitrain.cli.train import World
+from mpitrain.config import WireDtype
 
 app = App(name="bench", help="Measurements on these ranks.")
 
@@ -18,14 +19,16 @@ def allreduce(
     *,
     sizes: str = "1,1000,79510,3274634,25000000",
     backends: str = "all",
+    wire_dtype: WireDtype = "float32",
     json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
     world: World = None,
 ) -> int:
-    """Time every way of summing a vector over all ranks, beside a copy of it in memory.
+    """Time every way of summing a vector over all ranks, beside a copy of it in memory and the limit of the wire.
 
     Args:
         sizes: Lengths of the vector in float32 elements, separated by commas.
         backends: Ways, separated by commas, or all that can be used on these ranks.
+        wire_dtype: The type in which elements travel with ring, halving-doubling and hierarchical.
         json_output: Print JSON instead of a table.
         world: The ranks.
     """
@@ -45,7 +48,7 @@ def allreduce(
         lengths = [int(text) if text.isdigit() else -1 for text in sizes.split(",")]
         if min(lengths) < 0 or max(lengths) >= 2**40:
             raise InputError(f"--sizes is {sizes!r} but must be whole numbers, as in 1000,25000000")
-    timings = time_backends(world, lengths, names)
+    timings = time_backends(world, lengths, names, wire=wire_dtype)
     if world.rank == 0:
         if json_output:
             say(json.dumps([dataclasses.asdict(t) for t in timings]))
@@ -53,8 +56,8 @@ def allreduce(
             say(f"{world.size} ranks, {'crowded' if world.crowded else 'a core each'}; median of the slowest rank")
             say("| elements | way | ms | GB/s of the vector |\n|---:|---|---:|---:|")
             for t in timings:
-                speed = t.bytes_per_second / 1e9
-                say(f"| {t.elements:,} | {t.backend} | {t.seconds * 1e3:.4f} | {speed:.2f} |")
+                speed, chosen = t.bytes_per_second / 1e9, " (auto)" * t.chosen
+                say(f"| {t.elements:,} | {t.backend}{chosen} | {t.seconds * 1e3:.4f} | {speed:.2f} |")
     return 0
 
 

@@ -9,6 +9,7 @@ single attributes and never waits.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -18,6 +19,7 @@ from mpitrain.cluster.last_words import LastWords
 from mpitrain.cluster.mpi import MPI
 
 _SHORTEST, _LONGEST = 20e-6, 1e-3  # seconds between two tests of a sleeping wait
+_YIELDS, _NAP = 50, 50e-6  # tests of a wait for one message before it sleeps, and the seconds that it then sleeps
 
 
 class Stage(IntEnum):
@@ -114,3 +116,23 @@ def idle(requests: Sequence[MPI.Request], sleeping: bool) -> None:
     while not MPI.Request.Testall(pending):
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST)
+
+
+def complete(request: MPI.Request, sleeping: bool) -> None:
+    """Wait for what comes soon: ranks that are nearly here, or one message of many that follow each other.
+
+    Between two tests the core is offered to whoever else could run: another process of the machine, or a rank of a host
+    that believes the same core to be its own. MPI moves other messages on meanwhile, so sleeps stay short.
+
+    Args:
+        request: what is waited for.
+        sleeping: whether to sleep after a while, because ranks outnumber cores.
+    """
+    tests = 0
+    while not request.Test():
+        tests += 1
+        if sleeping and tests > _YIELDS:
+            time.sleep(_NAP)
+        else:
+            os.sched_yield()
+    now.moves += 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain.cluster.cores import visible_cores
 from mpitrain.cluster.mpi import MPI
-from mpitrain.cluster.waiting import idle, now, waiting
+from mpitrain.cluster.waiting import complete, idle, now, waiting
 
 MAX_COUNT = 2**31 - 1
 """The largest number of elements in one MPI message."""
@@ -102,10 +102,7 @@ class World:
     def meet_closely(self, operation: str) -> None:
         """Like :meth:`meet`, where all come at nearly the same time."""
         with waiting(operation, now.step, self.others):
-            if self.crowded:
-                idle([self.comm.Ibarrier()], True)
-            else:
-                self.comm.Barrier()
+            complete(self.comm.Ibarrier(), self.crowded)
 
     def gather_all(self, value: Any, operation: str, step: int = 0) -> list[Any]:
         """Every rank's (small) object, in rank order, on every rank; not for the hot path."""

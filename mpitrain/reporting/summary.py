@@ -32,6 +32,14 @@ class BytesPerUpdate:
     headers: float
 
 
+@dataclass(frozen=True)
+class Fit:
+    """A sum over all ranks takes ``latency_seconds``, and one second for each ``bytes_per_second`` of the vector."""
+
+    latency_seconds: float
+    bytes_per_second: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """How a run went that came to an agreed end. None stands for what does not apply or was not measured.
@@ -50,6 +58,7 @@ class Summary:
         dropped: worker → reason → gradients computed but not applied.
         threads: TensorFlow's threads on each rank.
         choices: what was chosen by measuring, as explicit values.
+        allreduce: way of summing → what was measured of it before the choice.
         versions: package or library → version.
         peak_memory: rank → the most bytes that it held in memory.
     """
@@ -84,6 +93,7 @@ class Summary:
     clock_gap_max: int | None = None
     dropped: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     choices: Mapping[str, Any] = field(default_factory=dict)
+    allreduce: Mapping[str, Fit] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     peak_memory: Mapping[int, int] = field(default_factory=dict)
     status: str = "complete"

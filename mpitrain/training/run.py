@@ -28,7 +28,7 @@ from mpitrain.parameters.optimizers import SliceOptimizer, is_elementwise, make_
 from mpitrain.parameters.step import Batch, GradientStep
 from mpitrain.reporting.history import HistoryRecord, HistoryWriter
 from mpitrain.reporting.progress import Progress
-from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
+from mpitrain.reporting.summary import BytesPerUpdate, Fit, Share, Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
 from mpitrain.training.accumulate import Accumulation
@@ -363,6 +363,7 @@ class Run:
             clock_gap_max=tally.clock_gap if tally and not self._policy.together else None,
             dropped={r: reasons for r, reasons in dropped.items() if reasons},
             choices=self._choices(),
+            allreduce={} if served else {name: Fit(*fit) for name, fit in setup.allreduce.fits.items()},
             versions=about.versions,
             peak_memory={rank: t.peak_bytes for rank, t in enumerate(told)},
         )

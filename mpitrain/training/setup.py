@@ -170,6 +170,7 @@ def choose_sum(setup: Setup) -> None:
             config.shard_optimizer,
             steps_alone(config) or is_elementwise(about.optimizer),
             lambda part: shared_optimizer(setup, policy_of(config, "allreduce", setup.world.size), part),
+            config.wire_dtype,
         )
 
 

@@ -112,6 +112,13 @@ class Lab:
         """Undo :meth:`cut`."""
         self._forward(name, "3")
 
+    def shape(self, rate: str) -> None:
+        """Let every link carry ``rate`` at most in each direction, such as ``1gbit``."""
+        shaping = ("root", "tbf", "rate", rate, "burst", "256kb", "limit", "256kb")
+        for number, name in enumerate(self.names, 1):
+            _do(*_in(self._pids[name], "--net"), "tc", "qdisc", "replace", "dev", "eth0", *shaping)
+            _do(*_in(self._switch, "--net"), "tc", "qdisc", "replace", "dev", f"p{number}", *shaping)
+
     def processes(self, name: str) -> dict[int, str]:
         """The command lines of all processes on a host, its first one and its ssh servers left out."""
         first = self._pids[name]

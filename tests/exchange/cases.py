@@ -20,6 +20,30 @@ CASES = [
         for n in (1, 2, 4)
     ),
     *(
+        Case(f"allreduce-{backend}{'-owners' * owners}", "allreduce", 4, batch=15, allreduce=backend, owners=owners)
+        for backend in ("ring", "halving-doubling", "shared", "hierarchical")
+        for owners in (False, True)
+    ),
+    # Parameters travel whole, gradients narrow.
+    Case("allreduce-float16", "allreduce", 3, allreduce="ring", wire="float16"),
+    Case("allreduce-float16-owners", "allreduce", 3, allreduce="ring", owners=True, wire="float16"),
+    *(
+        Case(
+            f"allreduce-{backend}-starved",
+            "allreduce",
+            3,
+            samples=26,
+            batch=6,
+            steps=9,
+            every=2,
+            allreduce=backend,
+            owners=owners,
+            poison={1: (4,)},
+            max_bad=1,
+        )
+        for backend, owners in (("ring", True), ("halving-doubling", False), ("hierarchical", True))
+    ),
+    *(
         Case(
             f"ps-sync-{k}x{n}-{optimizer}",
             "ps-sync",

@@ -7,7 +7,7 @@ import pytest
 from mpitrain.config import MODES, RunConfig
 from mpitrain.errors import InputError
 from mpitrain.exchange.policy import Policy
-from mpitrain.pairs import CONFLICTS, RULES, Conflict, Rule, check, table
+from mpitrain.pairs import CONFLICTS, EXCLUSIONS, RULES, Conflict, Exclusion, Rule, check, table
 from mpitrain.training.setup import policy_of
 from tests.support.mpi import ROOT
 from tests.training.pairs_job import USED
@@ -76,6 +76,14 @@ def test_several_modes_may_each_have_options_of_their_own() -> None:
     assert policy_of(config, "ps-async", 3) == Policy("ps-async", 3, 0, 2)
     with pytest.raises(InputError, match="--staleness-bound does not go with --mode ps-sync"):
         check(config, ["ps-sync", "allreduce"])
+
+
+@pytest.mark.parametrize("pair", EXCLUSIONS, ids=lambda p: f"{p.value}-{p.other}")
+def test_values_that_leave_another_option_without_meaning_are_refused(pair: Exclusion) -> None:
+    check(RunConfig(**{pair.option: pair.value}))  # type: ignore[arg-type]
+    check(RunConfig(**{pair.other: USED[pair.other]}))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"does not go with --{pair.option} {pair.value}, because {pair.why}"):
+        check(RunConfig(**{pair.option: pair.value, pair.other: USED[pair.other]}))  # type: ignore[arg-type]
 
 
 def test_the_docs_have_the_table() -> None:

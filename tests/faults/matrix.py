@@ -50,6 +50,9 @@ VARIANTS = {
     "ps-async-compensated": ("--mode", "ps-async", "--delay-compensation", "0.04", "--transport", "mpi"),
     "allreduce-local": ("--mode", "allreduce", "--local-steps", "4"),
     "ps-sync-elastic": ("--mode", "ps-sync", "--elastic", "0.3"),
+    "allreduce-mpi": ("--mode", "allreduce", "--allreduce", "mpi"),
+    "allreduce-ring": ("--mode", "allreduce", "--allreduce", "ring"),
+    "allreduce-halving-doubling": ("--mode", "allreduce", "--allreduce", "halving-doubling"),
 }
 """Where ranks wait for other ranks, or otherwise, than in the plain modes; a fault in a step is what may differ."""
 MODES = ("allreduce", "ps-sync", "ps-async", *VARIANTS)
@@ -82,6 +85,8 @@ class Cell:
         """Whether there is such a case."""
         if self.mode.startswith("allreduce") and self.role == "server":
             return False
+        if self.mode.startswith("allreduce-") and self.role == "last rank":
+            return False  # each rank does there what every other does
         if self.mode in VARIANTS and (self.fault not in ("kill", "stop") or self.moment != "step"):
             return False  # all else has nothing to do with how ranks wait
         if self.moment in ("before", "after") and self.mode != "ps-sync":
@@ -151,7 +156,7 @@ class Cell:
         words = [f"rank {self.rank}: memory ran out" if self.agreed else f"rank {self.rank} on {host}"]
         if self.fault == "slow":
             words.append("mpitrain: warning: ")
-        in_step = self.mode in ("allreduce", "ps-sync")
+        in_step = self.mode == "ps-sync" or self.mode.startswith("allreduce")
         step = {"step": AT_STEP if in_step else None, "evaluation": AT_VERSION}.get(self.moment)
         if step is not None and self.fault not in PASSING:
             words.append(f"at step {step}")

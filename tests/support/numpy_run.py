@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,7 +12,8 @@ import pytest
 from mpitrain.cluster.roles import assign
 from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce import exchange as exchange_of_allreduce
-from mpitrain.exchange.allreduce import mpi
+from mpitrain.exchange.allreduce import messages, mpi
+from mpitrain.exchange.allreduce.backends import AllReduceChoice
 from mpitrain.exchange.base import Cut, Plan
 from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.registry import open_exchange, shards_of
@@ -52,6 +54,9 @@ class Case:
     every: int | None = 7
     max_bad: int = 0
     transport: str = "shared"
+    allreduce: str = "mpi"
+    owners: bool = False
+    wire: str = "float32"
     max_count: int | None = None
     poison: dict[int, tuple[int, ...]] = field(default_factory=dict)
     stop: dict[int, int] = field(default_factory=dict)
@@ -70,9 +75,15 @@ class Case:
 def run_case(case: Case, world: World) -> dict[str, Any]:
     """Train; return what this rank saw. ``max_count`` lowers the number of elements that one message may have."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (endpoint, mpi, exchange_of_allreduce) if case.max_count else ():
+        for module in (endpoint, mpi, messages, exchange_of_allreduce) if case.max_count else ():
             patch.setattr(module, "MAX_COUNT", case.max_count)
-        return _run_case(case, world)
+        return _run_case(case, on_two_hosts(world) if case.allreduce == "hierarchical" else world)
+
+
+def on_two_hosts(world: World) -> World:
+    """The same ranks, the last of them as if on a host of its own."""
+    last = world.size - 1
+    return dataclasses.replace(world, leaders=(0,) * last + (last,))
 
 
 def note_versions(server: Server, versions: list[np.ndarray]) -> None:
@@ -140,7 +151,8 @@ def _run_case(case: Case, world: World) -> dict[str, Any]:
         lambda part: make_optimizer(spec, step.layout, part.start, part.stop),
         plan,
         on_cut,
-        transport=case.transport,
+        AllReduceChoice(case.allreduce, case.owners, case.wire),
+        case.transport,
     )
     pushed = {"good": 0, "bad": 0, "empty": 0}
     pulled: list[tuple[int, np.ndarray, np.ndarray]] = []

@@ -31,6 +31,7 @@ USED: dict[str, Any] = {
     "local_steps": 4,
     "elastic": 0.2,
     "accumulate": 2,
+    "wire_dtype": "float16",
 }
 """A value for each option of the table."""
 

@@ -20,8 +20,11 @@ class Backend(Protocol):
     """
 
     name: str
-    sent: int
-    """Bytes of vector data that this rank has sent, or written into shared memory, by the last sum."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes of vector data that this rank has sent, or written into shared memory, since the last sum began."""
+        ...
 
     def put(self, gradient: np.ndarray) -> None:
         """Take this rank's vector in.
@@ -66,7 +69,7 @@ class OwningBackend(Backend, Protocol):
         ...
 
     def buffers(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two vectors for parameters, that one can be read while the other is written."""
+        """Two vectors for parameters, that one can be read while the other is written; one, where nobody else reads."""
         ...
 
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from mpitrain.cluster.world import World
 from mpitrain.errors import InputError
-from mpitrain.exchange.allreduce.backends import AUTO, BACKENDS, AllReduceChoice, usable
-from mpitrain.exchange.allreduce.updates import EveryoneUpdates, OptimizerFor, OwnersUpdate, open_update
-from mpitrain.exchange.base import Spent, Stopwatch
+from mpitrain.exchange.allreduce.backends import BACKENDS, AllReduceChoice, candidates, usable
+from mpitrain.exchange.allreduce.trial import Tried, try_backends
+from mpitrain.exchange.allreduce.updates import OptimizerFor
 from mpitrain.parameters.layout import Layout, aligned_zeros
 
-_SECONDS = 0.04
-"""For each way; the first step, which finds its memory untouched, comes on top."""
-
-_FEWEST, _MOST = 2, 200
+_SAMPLE = 1 << 20  # elements of which an update is timed, at most
 _OPERATION = "choosing an all-reduce"
 
 
@@ -29,10 +24,12 @@ class Measured:
     Args:
         choice: the same on every rank.
         seconds: of summing and updating once; empty where nothing had to be measured.
+        fits: back end → seconds of a sum before its first byte, and bytes of the vector per second from then on.
     """
 
     choice: AllReduceChoice
     seconds: Mapping[AllReduceChoice, float] = field(default_factory=dict)
+    fits: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
 
     def describe(self) -> str:
         """For people."""
@@ -41,7 +38,13 @@ class Measured:
 
 
 def choose_allreduce(
-    world: World, layout: Layout, backend: str, owners: str, elementwise: bool, optimizer_for: OptimizerFor
+    world: World,
+    layout: Layout,
+    backend: str,
+    owners: str,
+    elementwise: bool,
+    optimizer_for: OptimizerFor,
+    wire: str = "float32",
 ) -> Measured:
     """Settle on a back end, and on who applies the optimizer; every rank must call this together.
 
@@ -52,6 +55,7 @@ def choose_allreduce(
         owners: ``on``, ``off`` or ``auto``: whether each rank updates its own slice alone.
         elementwise: whether the optimizer may be cut anywhere.
         optimizer_for: makes the optimizer of a slice, to be thrown away.
+        wire: the type in which gradients travel.
 
     Raises:
         InputError: where what was asked for cannot be done on these ranks or with this optimizer.
@@ -60,12 +64,12 @@ def choose_allreduce(
         raise InputError(f"--allreduce {backend} cannot be used here: {why}; use --allreduce auto")
     if backend != "auto" and owners == "on" and (why := _not_owners(backend, elementwise)):
         raise InputError(f"--shard-optimizer on cannot be used here: {why}; use --shard-optimizer off")
+    names = candidates(world, wire) if backend == "auto" else [backend]
     choices = [
-        AllReduceChoice(name, owned)
-        for name in (AUTO if backend == "auto" else [backend])
+        AllReduceChoice(name, owned, wire)
+        for name in names
         for owned in (True, False)
-        if not usable(name, world)
-        and not (owned and (_not_owners(name, elementwise) or owners == "off" or world.size == 1))
+        if not (owned and (_not_owners(name, elementwise) or owners == "off" or world.size == 1))
         and not (not owned and owners == "on" and world.size > 1)
     ]
     if not choices:
@@ -75,35 +79,39 @@ def choose_allreduce(
         )
     if world.size == 1 or len(choices) == 1:
         return Measured(choices[-1])
-    seconds = measure(world, layout, choices, optimizer_for)
-    return Measured(min(seconds, key=seconds.__getitem__), seconds)
+    tried = try_backends(world, layout.size, layout.dtype, [*dict.fromkeys(c.backend for c in choices)], wire)
+    update = 0.0
+    if any(choice.owners_update for choice in choices) and not all(choice.owners_update for choice in choices):
+        update = _update_seconds(world, layout, optimizer_for)
+    seconds = {choice: _seconds(choice, tried[choice.backend], layout.size, update, world.size) for choice in choices}
+    return Measured(min(seconds, key=seconds.__getitem__), seconds, fits_of(tried, layout))
 
 
-def measure(
-    world: World, layout: Layout, choices: Sequence[AllReduceChoice], optimizer_for: OptimizerFor
-) -> dict[AllReduceChoice, float]:
-    """Seconds of summing a vector of ``layout`` and updating, in each way, on the slowest rank; equal on every rank."""
-    gradient = aligned_zeros(layout.size, layout.dtype)
-    found = {}
-    for choice in choices:
-        update = open_update(choice, world, layout, optimizer_for)
-        update.begin(aligned_zeros(layout.size, layout.dtype))
-        _once(update, world, gradient)
-        first = max(world.gather_all(_once(update, world, gradient), _OPERATION))
-        repeats = min(_MOST, max(_FEWEST, int(_SECONDS / max(first, 1e-9))))
-        times = sorted(_once(update, world, gradient) for _ in range(repeats))
-        update.backend.close()
-        found[choice] = max(world.gather_all(times[len(times) // 2], _OPERATION))
-    return found
+def fits_of(tried: Mapping[str, Tried], layout: Layout) -> dict[str, tuple[float, float | None]]:
+    """Latency and bandwidth of each back end, as :class:`Measured` has them."""
+    return {
+        name: (t.whole.latency, layout.dtype.itemsize / t.whole.slope if t.whole.slope else None)
+        for name, t in tried.items()
+    }
 
 
-def _once(update: EveryoneUpdates | OwnersUpdate, world: World, gradient: np.ndarray) -> float:
-    world.meet_closely(_OPERATION)
-    begin = time.perf_counter()
-    update.backend.put(gradient)
-    world.meet_closely(_OPERATION)
-    update.step([True] * world.size, None, 0.0, 1.0, Spent(), Stopwatch())
-    return time.perf_counter() - begin
+def _seconds(choice: AllReduceChoice, tried: Tried, size: int, update: float, ranks: int) -> float:
+    if choice.owners_update and tried.owned is not None:
+        return tried.owned.at(size) + update / ranks
+    return tried.whole.at(size) + update
+
+
+def _update_seconds(world: World, layout: Layout, optimizer_for: OptimizerFor) -> float:
+    """Seconds to apply an elementwise optimizer to a whole vector, on the slowest rank."""
+    part = slice(0, min(layout.size, _SAMPLE))
+    optimizer = optimizer_for(part)
+    vector, gradient = aligned_zeros(part.stop, layout.dtype), aligned_zeros(part.stop, layout.dtype)
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        optimizer.apply(vector, gradient, vector, 0.0)
+        times.append(time.perf_counter() - begin)
+    return float(max(world.gather_all(min(times), _OPERATION))) * layout.size / max(part.stop, 1)
 
 
 def _not_owners(backend: str, elementwise: bool) -> str:

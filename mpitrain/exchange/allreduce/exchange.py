@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpitrain.cluster.waiting import idle, waiting
+from mpitrain.cluster.waiting import complete, idle, waiting
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.errors import DivergedError
 from mpitrain.exchange.allreduce.updates import EveryoneUpdates, OwnersUpdate
+from mpitrain.exchange.allreduce.wire import WireOverflowError
 from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
 from mpitrain.exchange.combine import coefficients
 from mpitrain.exchange.tickets import Ticket
@@ -79,19 +80,22 @@ class AllReduceExchange:
         spent.exchange += self._watch.lap()
         self._gather_tails(result)
         spent.waiting += self._watch.lap()
-        finite = self._tails[:, 1] != 0
-        self._count_bad(finite)
-        weights = np.where(finite, self._tails[:, 0], 0.0).tolist()
+        heads = self._tails[:, :_HEAD].tolist()  # numbers of Python's own: there are few
+        self._count_bad([bool(finite) for _, finite, _ in heads])
+        weights = [weight if finite else 0.0 for weight, finite, _ in heads]
         if any(weights):
             factors, scale = coefficients(weights, plan.undivided)
             rate = plan.learning_rate(version)
             used = [weight > 0 for weight in weights]
-            with waiting("all-reduce", version, self._world.others):
-                self.parameters = self._update.step(used, factors, rate, scale, spent, self._watch)
+            try:
+                with waiting("all-reduce", version, self._world.others):
+                    self.parameters = self._update.step(used, factors, rate, scale, spent, self._watch)
+                self._account(weights, rate)
+            except WireOverflowError:
+                self._drop_all(used)
             self.traffic.data += self._update.backend.sent
-            self._account(weights, rate)
         reached = self.totals.version == self._next_cut and self.totals.version != version
-        stopped = bool(self._tails[:, 2].any())
+        stopped = any(stop for _, _, stop in heads)
         if (reached or stopped) and self._cut(reached, stopped):
             return None
         return self._next_ticket()
@@ -118,19 +122,30 @@ class AllReduceExchange:
             self._tails[0] = tail
             return
         with waiting("all-reduce", self.totals.version, world.others):
+            request = world.comm.Iallgather(tail, self._tails)
             if world.crowded:
-                idle([world.comm.Iallgather(tail, self._tails)], sleeping=True)
+                idle([request], sleeping=True)
             else:
-                world.comm.Allgather(tail, self._tails)
+                complete(request, sleeping=False)
         self.traffic.headers += tail.nbytes * (world.size - 1)
 
-    def _count_bad(self, finite: np.ndarray) -> None:
-        if finite.all():
+    def _count_bad(self, finite: list[bool]) -> None:
+        if all(finite):
             return
-        self.totals.bad += int((~finite).sum())
+        self.totals.bad += finite.count(False)
         if self.totals.bad > self._plan.max_bad_gradients:
-            first = int(np.flatnonzero(~finite)[0])
+            first = finite.index(False)
             raise DivergedError(bad_gradient(self._world.name(first), self.totals.version))
+
+    def _drop_all(self, used: list[bool]) -> None:
+        """Count gradients whose sum did not fit the wire's type; all ranks come here together."""
+        self.dropped += used[self._world.rank]
+        self.totals.bad += sum(used)
+        if self.totals.bad > self._plan.max_bad_gradients:
+            raise DivergedError(
+                f"the sum of the gradients at step {self.totals.version} is too large for the type of --wire-dtype: "
+                "use bfloat16 or float32, lower --learning-rate, or allow some with --max-bad-gradients"
+            )
 
     def _account(self, weights: list[float], rate: float) -> None:
         plan, totals = self._plan, self.totals

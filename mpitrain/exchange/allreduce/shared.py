@@ -9,6 +9,7 @@ import numpy as np
 from mpitrain.cluster.node_memory import NodeMemory
 from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce.backend import own_slices
+from mpitrain.exchange.allreduce.terms import BlockSum
 from mpitrain.parameters.layout import ALIGNMENT, Layout, aligned_zeros
 from mpitrain.parameters.optimizers import GIVEN_BLOCK as BLOCK
 
@@ -68,7 +69,7 @@ class SharedAllReduce:
         self._world.meet_closely("all-reduce")
         return result
 
-    def sum_own(self, used: Sequence[bool], factors: Sequence[float] | None) -> _Sum:
+    def sum_own(self, used: Sequence[bool], factors: Sequence[float] | None) -> BlockSum:
         """See ``OwningBackend.sum_own``."""
         sources = [
             (self._gradient if r == self._world.rank else piece)[self.own]
@@ -76,7 +77,7 @@ class SharedAllReduce:
             if used[r]
         ]
         weights = None if factors is None else [self._dtype.type(f) for r, f in enumerate(factors) if used[r]]
-        return _Sum(sources, weights, self._block, self._term)
+        return BlockSum(sources, weights, self._block, self._term)
 
     def publish(self, parameters: np.ndarray) -> None:
         """See ``OwningBackend.publish``."""
@@ -88,26 +89,3 @@ class SharedAllReduce:
 
     def close(self) -> None:
         """The memory goes when nobody reads it any more."""
-
-
-class _Sum:
-    """The sum of one slice over all ranks, in rank order, block by block."""
-
-    def __init__(
-        self, sources: list[np.ndarray], factors: list[np.generic] | None, block: np.ndarray, term: np.ndarray
-    ) -> None:
-        self._sources, self._factors, self._block, self._term = sources, factors, block, term
-
-    def __call__(self, start: int, stop: int) -> np.ndarray:
-        total, parts = self._block[: stop - start], [source[start:stop] for source in self._sources]
-        if self._factors is None:
-            if len(parts) == 1:
-                return parts[0]
-            np.add(parts[0], parts[1], total)
-            for part in parts[2:]:
-                np.add(total, part, total)
-            return total
-        np.multiply(parts[0], self._factors[0], total)
-        for part, factor in zip(parts[1:], self._factors[1:], strict=True):
-            np.add(total, np.multiply(part, factor, self._term[: stop - start]), total)
-        return total

@@ -100,7 +100,7 @@ def open_update(
     Raises:
         InputError: where it cannot be done on these ranks.
     """
-    backend = open_backend(choice.backend, world, layout)
+    backend = open_backend(choice.backend, world, layout, choice.wire)
     if choice.owners_update:
         owning = cast(OwningBackend, backend)
         return OwnersUpdate(owning, optimizer_for(owning.own))
