@@ -47,8 +47,8 @@ class RunConfig:
         run_dir: Folder for what the run writes; by default runs/TIME-MODE-MODEL.
         threads: Threads of each worker; by default the visible cores shared among the workers of the node.
         jit: Compile the gradient step with XLA: on, off, or auto (measured at the start).
-        allreduce: How gradients are summed where all ranks work: mpi, shared (through the memory of one node), or auto
-            (measured at the start).
+        allreduce: How gradients are summed where all ranks work: mpi, shared (through the memory of one node), horovod
+            (where that is installed), or auto (measured at the start).
         shard_optimizer: With allreduce, each rank applies the optimizer to its own slice and the others read what comes
             out (on), each to everything (off), or auto (on where the all-reduce and the optimizer allow it).
         max_bad_gradients: Gradients with NaN or infinity that are dropped before the run ends.
@@ -84,7 +84,7 @@ class RunConfig:
     run_dir: str | None = None
     threads: int | None = None
     jit: Literal["auto", "on", "off"] = "auto"
-    allreduce: Literal["auto", "mpi", "shared"] = "auto"
+    allreduce: Literal["auto", "mpi", "shared", "horovod"] = "auto"
     shard_optimizer: Literal["auto", "on", "off"] = "auto"
     max_bad_gradients: int = 0
     inject_delay: str | None = None

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from mpitrain.cluster.world import World
 from mpitrain.errors import InputError
 from mpitrain.exchange.allreduce.backend import Backend
+from mpitrain.exchange.allreduce.horovod import HorovodAllReduce, why_not
 from mpitrain.exchange.allreduce.mpi import MpiAllReduce
 from mpitrain.exchange.allreduce.shared import SharedAllReduce
 from mpitrain.parameters.layout import Layout
 
-BACKENDS: dict[str, type] = {backend.name: backend for backend in (MpiAllReduce, SharedAllReduce)}
+BACKENDS: dict[str, type] = {backend.name: backend for backend in (MpiAllReduce, SharedAllReduce, HorovodAllReduce)}
 
 AUTO = ("shared", "mpi")
 """What ``--allreduce auto`` measures, where it can be used; the first wins a draw."""
@@ -36,9 +37,13 @@ class AllReduceChoice:
 
 
 def usable(name: str, world: World) -> str:
-    """Why a back end cannot be used on these ranks; empty where it can."""
+    """Why a back end cannot be used on these ranks; empty where it can. Every rank must call this together."""
     if name == "shared" and len(world.node) < world.size:
         return "the ranks are on several hosts, which share no memory"
+    if name == "horovod":
+        # It may be installed on some hosts only.
+        reasons = enumerate(world.gather_all(why_not(), "looking for Horovod"))
+        return next((f"{world.name(rank)}: {why}" if rank else why for rank, why in reasons if why), "")
     return ""
 
 
