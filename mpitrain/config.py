@@ -103,7 +103,7 @@ class RunConfig:
     run_dir: str | None = None
     threads: int | None = None
     jit: Literal["auto", "on", "off"] = "auto"
-    allreduce: Literal["auto", "mpi", "ring", "halving-doubling", "shared", "hierarchical"] = "auto"
+    allreduce: Literal["auto", "mpi", "ring", "halving-doubling", "shared", "hierarchical", "horovod"] = "auto"
     wire_dtype: WireDtype = "float32"
     shard_optimizer: Literal["auto", "on", "off"] = "auto"
     max_bad_gradients: int = 0

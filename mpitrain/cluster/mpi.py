@@ -8,6 +8,8 @@ And before ``MPI_Init``, the launcher must have been compared with the library.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,8 +23,9 @@ from mpi4py import MPI  # noqa: E402
 
 from mpitrain.errors import PeerLostError  # noqa: E402
 
-__all__ = ["MPI", "abort", "finalize", "forget_segments", "initialize"]
+__all__ = ["MPI", "abort", "before_finalize", "finalize", "forget_segments", "initialize"]
 
+_others: list[Callable[[], None]] = []
 _SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
 
 
@@ -33,9 +36,10 @@ def _library() -> ctypes.CDLL:
 
 
 def initialize() -> None:
-    """``MPI_Init_thread`` for a main thread that makes all calls, whichever thread that is."""
+    """``MPI_Init_thread`` for a main thread that makes all calls, whichever thread that is; Horovod has its own."""
     provided = ctypes.c_int()
-    _library().MPI_Init_thread(None, None, int(MPI.THREAD_SERIALIZED), ctypes.byref(provided))
+    wanted = MPI.THREAD_MULTIPLE if importlib.util.find_spec("horovod") else MPI.THREAD_SERIALIZED
+    _library().MPI_Init_thread(None, None, int(wanted), ctypes.byref(provided))
     # What mpi4py's own call would have done: errors become exceptions. Duplicates and splits inherit it.
     for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -73,8 +77,16 @@ def forget_segments(prefix: str = "") -> None:
                 path.unlink(missing_ok=True)
 
 
+def before_finalize(stop: Callable[[], None]) -> None:
+    """Have ``stop`` called before MPI ends, however the run ends: it stops whatever else uses MPI in this process."""
+    if stop not in _others:
+        _others.append(stop)
+
+
 def finalize() -> None:
     """``MPI_Finalize``."""
+    for stop in _others:
+        stop()
     _library().MPI_Finalize()
 
 

@@ -9,6 +9,7 @@ from mpitrain.errors import InputError
 from mpitrain.exchange.allreduce.backend import Backend
 from mpitrain.exchange.allreduce.halving_doubling import HalvingDoublingAllReduce
 from mpitrain.exchange.allreduce.hierarchical import HierarchicalAllReduce
+from mpitrain.exchange.allreduce.horovod import HorovodAllReduce, why_not
 from mpitrain.exchange.allreduce.mpi import MpiAllReduce
 from mpitrain.exchange.allreduce.ring import RingAllReduce
 from mpitrain.exchange.allreduce.shared import SharedAllReduce
@@ -20,6 +21,7 @@ BACKENDS: dict[str, type] = {
     HalvingDoublingAllReduce.name: HalvingDoublingAllReduce,
     SharedAllReduce.name: SharedAllReduce,
     HierarchicalAllReduce.name: HierarchicalAllReduce,
+    HorovodAllReduce.name: HorovodAllReduce,
 }
 
 NARROWING = ("ring", "halving-doubling", "hierarchical")
@@ -48,12 +50,16 @@ class AllReduceChoice:
 
 
 def usable(name: str, world: World) -> str:
-    """Why a back end cannot be used on these ranks; empty where it can."""
+    """Why a back end cannot be used on these ranks; empty where it can. Every rank must call this together."""
     nodes = len(set(world.leaders))
     if name == "shared" and nodes > 1:
         return "the ranks are on several hosts, which share no memory"
     if name == "hierarchical" and nodes == 1:
         return "all ranks are on one host, where shared does the same"
+    if name == "horovod":
+        # It may be installed on some hosts only.
+        reasons = enumerate(world.gather_all(why_not(), "looking for Horovod"))
+        return next((f"{world.name(rank)}: {why}" if rank else why for rank, why in reasons if why), "")
     return ""
 
 
