@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from mpitrain.errors import InputError
-from mpitrain.reporting.files import plain, writing
+from mpitrain.reporting.files import plain, write_whole, writing
 
 _DECIMALS = {"epoch": 2, "time": 4, "samples_per_second": 1}
 _NOT_FINITE = ("nan", "inf", "-inf")
@@ -80,10 +82,15 @@ class HistoryWriter:
 
     def write(self, record: HistoryRecord) -> None:
         """Append one record to both files."""
-        row = _row(record)
-        _write_line(self._json, self._json_path, json.dumps(row, allow_nan=False))
-        cells = (_cell(value) for value in row.values())
-        _write_line(self._csv, self._csv_path, ",".join(cells))
+        as_json, as_csv = _lines(record)
+        _write_line(self._json, self._json_path, as_json)
+        _write_line(self._csv, self._csv_path, as_csv)
+
+    def sync(self) -> None:
+        """Return when what was written would outlast a power cut."""
+        for file, path in ((self._json, self._json_path), (self._csv, self._csv_path)):
+            with writing(path):
+                os.fsync(file.fileno())
 
     def close(self) -> None:
         """Close both files; closing twice is fine."""
@@ -96,6 +103,18 @@ class HistoryWriter:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def write_history(run_dir: Path, records: Iterable[HistoryRecord]) -> None:
+    """Replace the two history files of ``run_dir`` by ones that hold ``records``.
+
+    Raises:
+        InputError: when a file cannot be written.
+    """
+    lines = [_lines(record) for record in records]
+    texts = [as_json for as_json, _ in lines], [",".join(COLUMNS), *(as_csv for _, as_csv in lines)]
+    for name, text in zip(("history.jsonl", "history.csv"), texts, strict=True):
+        write_whole(run_dir / name, "".join(f"{line}\n" for line in text).encode())
 
 
 def read_history(path: Path) -> History:
@@ -111,6 +130,12 @@ def read_history(path: Path) -> History:
     records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
     half = f"line {len(lines) + 1} of {path} is half-written (its run was killed) and left out" if rest else None
     return History(records, half)
+
+
+def _lines(record: HistoryRecord) -> tuple[str, str]:
+    """A record as a line of each file."""
+    row = _row(record)
+    return json.dumps(row, allow_nan=False), ",".join(_cell(value) for value in row.values())
 
 
 def _row(record: HistoryRecord) -> dict[str, Any]:

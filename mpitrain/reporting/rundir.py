@@ -28,10 +28,33 @@ def create_run_directory(path: str | Path | None, mode: str, model: str) -> Path
         InputError: when ``path`` already holds a run, or cannot be made or written.
     """
     folder = _new_directory(mode, model) if path is None else _given_directory(Path(path))
+    try_to_write(folder)
+    return folder
+
+
+def try_to_write(folder: Path) -> None:
+    """Whether something can be written into ``folder``.
+
+    Raises:
+        InputError: it cannot.
+    """
     write_whole(folder / ".writable", b"\n" * 4096)
     with writing(folder):
         (folder / ".writable").unlink()
-    return folder
+
+
+def check_empty(folder: Path) -> None:
+    """Whether ``folder`` holds no run.
+
+    Raises:
+        InputError: it does.
+    """
+    held = [name for name in RUN_FILES if (folder / name).exists()]
+    if held:
+        raise InputError(
+            f"the run directory {folder} holds a run ({held[0]}): choose another --run-dir, delete this one, or go on "
+            "with it by --resume auto"
+        )
 
 
 def write_config(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -74,11 +97,7 @@ def _given_directory(folder: Path) -> Path:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"the run directory {folder} is a file: choose another --run-dir")
         folder.mkdir(parents=True, exist_ok=True)
-        held = [name for name in RUN_FILES if (folder / name).exists()]
-    if held:
-        raise InputError(
-            f"the run directory {folder} holds a run ({held[0]}): choose another --run-dir or delete this one"
-        )
+    check_empty(folder)
     return folder
 
 

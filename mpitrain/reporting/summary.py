@@ -32,6 +32,31 @@ class BytesPerUpdate:
     headers: float
 
 
+@dataclass(frozen=True)
+class FailedSave:
+    """A step that could not be saved, and why."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What came of a run's checkpoints.
+
+    Args:
+        checkpoints: how many became whole.
+        nbytes: of the last one.
+        pause_seconds: while training stood still for them.
+        failed: those that could not be written.
+    """
+
+    checkpoints: int = 0
+    nbytes: int = 0
+    pause_seconds: float = 0.0
+    failed: tuple[FailedSave, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """How a run went that came to an agreed end. None stands for what does not apply or was not measured.
@@ -52,6 +77,9 @@ class Summary:
         choices: what was chosen by measuring, as explicit values.
         versions: package or library → version.
         peak_memory: rank → the most bytes that it held in memory.
+        resumed: steps at which the run was resumed. What follows from clocks and counts then covers all its parts, but
+            for speed, ``share`` and ``bytes_per_update``, which are of the last one.
+        saved: its checkpoints, of the last part alone.
     """
 
     mode: str
@@ -86,6 +114,8 @@ class Summary:
     choices: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     peak_memory: Mapping[int, int] = field(default_factory=dict)
+    resumed: tuple[int, ...] = ()
+    saved: Saved | None = None
     status: str = "complete"
     cause: str | None = None
 
@@ -152,6 +182,8 @@ def _rows(s: Summary) -> list[tuple[str, str]]:
             "dropped",
             "; ".join(f"worker {worker}: {_reasons(why)}" for worker, why in s.dropped.items() if why),
         ),
+        ("resumed", f"at step {', '.join(f'{step:,}' for step in s.resumed)}" if s.resumed else ""),
+        ("saved", _saved(s.saved) if s.saved else ""),
         ("chosen", _pairs(s.choices, "=")),
         ("versions", _pairs(s.versions, " ")),
     ]
@@ -193,6 +225,15 @@ def _applied(s: Summary) -> str:
     if s.clock_gap_max is not None:
         told.append(f"the fastest at most {show.plural(s.clock_gap_max, 'step')} ahead")
     return ", ".join(told)
+
+
+def _saved(saved: Saved) -> str:
+    told = []
+    if saved.checkpoints:
+        number = show.plural(saved.checkpoints, "checkpoint")
+        paused = show.seconds(saved.pause_seconds)
+        told.append(f"{number} of {show.size(saved.nbytes)}, for which training paused {paused} s")
+    return "; ".join(told + [f"step {each.step:,} could not be saved ({each.reason})" for each in saved.failed])
 
 
 def _bytes(sent: BytesPerUpdate) -> str:

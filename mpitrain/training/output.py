@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mpitrain.checkpoints.lock import RunLock
+from mpitrain.checkpoints.reader import Reader
 from mpitrain.cluster import watchdog
 from mpitrain.cluster.agreement import AgreedExit
 from mpitrain.cluster.ending import End
@@ -22,10 +24,13 @@ from mpitrain.errors import ExitCode
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.files import write_whole
 from mpitrain.reporting.progress import Progress, Silent, make_progress
-from mpitrain.reporting.rundir import create_run_directory, write_config
+from mpitrain.reporting.rundir import write_config
+from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import BrokenOff, render_summary, write_summary
 from mpitrain.training.phases import phase
+from mpitrain.training.resuming import Earlier
 from mpitrain.training.run import Outcome
+from mpitrain.training.rundirs import RunDirectory, open_run_directory
 from mpitrain.training.setup import Description, Setup, transport_of
 
 log = logging.getLogger("mpitrain")
@@ -45,15 +50,27 @@ class Output:
         self._world, self._roles, self._config = world, roles, config
         self.run_dir: Path | None = None
         """On the keeper; None elsewhere."""
-        token = secrets.token_hex(8)
+        self.earlier: Earlier | None = None
+        """What the run goes on from."""
+        self._lock: RunLock | None = None
+        token, arrays = secrets.token_hex(8), {}
+        opened: RunDirectory | None = None
         with phase(world, "making the run directory"):
             if world.rank == roles.keeper:
-                self.run_dir = create_run_directory(config.run_dir, label or config.mode, config.model)
+                opened = open_run_directory(config, label or config.mode, _tell)
+                self.run_dir, self._lock = opened.path, opened.lock
                 write_whole(self.run_dir / ".token", token.encode())
+                if opened.found is not None:
+                    arrays = Reader(*opened.found).state()
         self.path: Path
-        self.path, token = world.share(
-            (self.run_dir and self.run_dir.absolute(), token), roles.keeper, "naming the run directory"
+        self.path, token, found, history = world.share(
+            opened and (opened.path.absolute(), token, opened.found, opened.history),
+            roles.keeper,
+            "naming the run directory",
         )
+        if found is not None:
+            arrays = world.share(arrays, roles.keeper, "sharing the model's state")
+            self.earlier = Earlier(found.path, found.manifest, history, arrays)
         self._handler = self._open_log(token)
         log.setLevel(logging.INFO)
         log.addHandler(self._handler)
@@ -69,6 +86,11 @@ class Output:
             os.getpid(),
             roles.describe(),
         )
+
+    @property
+    def sees(self) -> bool:
+        """Whether this rank sees the run directory."""
+        return self._sees
 
     def resolved(self, setup: Setup, book: TicketBook, effective: float, progress: Progress) -> None:
         """Store the configuration with everything that was found out, and tell what will be done.
@@ -86,6 +108,7 @@ class Output:
             "optimizer": about.optimizer.name.lower(),
             "jit": "on" if setup.jit else "off",
             "run_dir": None,
+            "resume": None,
         }
         if self._roles.servers:
             values["transport"] = transport_of(config, self._world)
@@ -190,13 +213,17 @@ class Output:
         log.info("ended after %d updates", outcome.summary.updates)
 
     def close(self) -> None:
-        """End the logs; those of ranks that do not see the directory travel to the keeper."""
+        """End the logs; those of ranks that do not see the directory travel to the keeper, which gives it free."""
         log.removeHandler(self._handler)
         self._handler.close()
         unseen = self._handler.lines if isinstance(self._handler, _MemoryHandler) else None
         for rank, lines in enumerate(self._world.gather_all(unseen, "gathering logs")):
             if lines is not None and self.run_dir is not None:
-                write_whole(_log_file(self.run_dir, rank), "".join(lines).encode())
+                file = _log_file(self.run_dir, rank)
+                before = file.read_bytes() if self.earlier is not None and file.exists() else b""
+                write_whole(file, before + "".join(lines).encode())
+        if self._lock is not None:
+            self._lock.release()
 
     def _open_log(self, token: str) -> logging.Handler:
         self._sees = False
@@ -205,6 +232,10 @@ class Output:
         handler = logging.FileHandler(_log_file(self.path, self._world.rank)) if self._sees else _MemoryHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         return handler
+
+
+def _tell(text: str) -> None:
+    say(f"mpitrain: {text}", to_errors=True)
 
 
 def tf1_line(outcome: Outcome) -> str:

@@ -29,15 +29,17 @@ class Measured:
     Args:
         choice: the same on every rank.
         seconds: of summing and updating once; empty where nothing had to be measured.
+        reason: why that was so.
     """
 
     choice: AllReduceChoice
     seconds: Mapping[AllReduceChoice, float] = field(default_factory=dict)
+    reason: str = "as asked"
 
     def describe(self) -> str:
         """For people."""
         told = ", ".join(f"{choice.name} {seconds * 1e3:.3g} ms" for choice, seconds in self.seconds.items())
-        return f"all-reduce: {self.choice.name} ({told or 'as asked'})"
+        return f"all-reduce: {self.choice.name} ({told or self.reason})"
 
 
 def choose_allreduce(
