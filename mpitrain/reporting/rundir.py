@@ -68,10 +68,15 @@ def write_config(run_dir: Path, config: Mapping[str, Any]) -> None:
         InputError: when a file cannot be written.
         TypeError: for a value of another kind.
     """
-    values = plain(config)
-    lines = [f"{name.replace('-', '_')} = {_toml(name, config[name])}\n" for name in config if values[name] is not None]
-    write_json(run_dir / "config.json", values)
-    write_whole(run_dir / "config.toml", "".join(lines).encode())
+    text = as_toml(config)
+    write_json(run_dir / "config.json", plain(config))
+    write_whole(run_dir / "config.toml", text.encode())
+
+
+def as_toml(config: Mapping[str, Any]) -> str:
+    """The content of ``config.toml``; see :func:`write_config`."""
+    given = {name: value for name, value in config.items() if value is not None}
+    return "".join(f"{name.replace('-', '_')} = {_toml(name, value)}\n" for name, value in given.items())
 
 
 def _new_directory(mode: str, model: str) -> Path:
