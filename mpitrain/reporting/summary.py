@@ -131,6 +131,7 @@ class BrokenOff:
         rank: where it began, where that is one rank.
         step: where that rank was.
         peak_memory: rank → the most bytes that it was known to hold in memory.
+        advice: how the run is resumed, where it was saved.
     """
 
     status: str
@@ -141,6 +142,7 @@ class BrokenOff:
     mode: str
     model: str
     peak_memory: Mapping[int, int] = field(default_factory=dict)
+    advice: str | None = None
 
 
 def write_summary(run_dir: Path, summary: Summary | BrokenOff, replace: bool = True, durable: bool = True) -> Path:

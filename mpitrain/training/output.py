@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mpitrain.checkpoints.find import checkpoints_of
 from mpitrain.checkpoints.lock import RunLock
 from mpitrain.checkpoints.reader import Reader
 from mpitrain.cluster import watchdog
 from mpitrain.cluster.agreement import AgreedExit
 from mpitrain.cluster.ending import End
+from mpitrain.cluster.launcher import read_launch
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.waiting import now
 from mpitrain.cluster.world import World
@@ -139,6 +142,7 @@ class Output:
     def accounting(self) -> Iterator[None]:
         """Whatever ends the run inside the block, ``summary.json`` says so, from a rank that can still write it."""
         take_back = watchdog.on_end(self._broken_off)
+        watchdog.advise(self.advice)
         try:
             yield
         except AgreedExit as end:
@@ -147,9 +151,19 @@ class Output:
                 self._broken_off(
                     End("failed", int(end.code or 0), end.reason, end.rank, now.step, watchdog.known_peaks())
                 )
+            if self.run_dir is not None:
+                if advice := self.advice():
+                    _tell(advice)
+                if self._lock is not None:
+                    self._lock.release()
             raise
         # After any other exception the hooks end this process, and the watchdog needs what it was told.
         take_back()
+
+    def advice(self) -> str:
+        """How to go on from the newest whole checkpoint, in a sentence; nothing where none is known of here."""
+        steps = checkpoints_of(self.path).steps() if self._sees else []
+        return f"step {steps[-1]} is saved: {resume_by(self.path, self._world.size)}" if steps else ""
 
     def _broken_off(self, end: End) -> None:
         log.error("%s", end.cause)
@@ -163,6 +177,7 @@ class Output:
                 mode=self._config.mode,
                 model=self._config.model,
                 peak_memory=end.peaks,
+                advice=self.advice() or None,
             )
             # Where a network fell apart both sides believe the other to be gone: the keeper's word counts.
             # A launcher that interrupts the run kills before a busy disk would have answered.
@@ -229,9 +244,18 @@ class Output:
         self._sees = False
         with suppress(OSError):
             self._sees = (self.path / ".token").read_text() == token
-        handler = logging.FileHandler(_log_file(self.path, self._world.rank)) if self._sees else _MemoryHandler()
+        handler = _FileHandler(_log_file(self.path, self._world.rank)) if self._sees else _MemoryHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         return handler
+
+
+def resume_by(run_dir: Path, ranks: int) -> str:
+    """What goes on with a run, as a person would type it."""
+    program = Path(sys.argv[0])
+    if program.name not in ("mpitrain", "__main__.py"):
+        return f"start {program.name} again with resume={str(run_dir)!r}"
+    launcher = "srun -n" if read_launch().under_srun else "mpirun -np"
+    return f"`{launcher} {ranks} python -m mpitrain --resume {shlex.quote(str(run_dir))}` goes on from there"
 
 
 def _tell(text: str) -> None:
@@ -244,6 +268,13 @@ def tf1_line(outcome: Outcome) -> str:
     assert sums is not None
     entropy = sums[0] if summary.model == "mlp" else sums[0] / sums[1]
     return f"After {summary.updates} training step(s), validation cross entropy = {entropy:g}"
+
+
+class _FileHandler(logging.FileHandler):
+    """A full disk must not end a run for want of a line in a log, and needs no traceback for each."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
 
 
 class _MemoryHandler(logging.Handler):

@@ -26,8 +26,9 @@ from mpitrain.exchange.servers.tally import Tally
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.optimizers import SliceOptimizer, is_elementwise, make_optimizer, needs_keras
 from mpitrain.parameters.step import Batch
-from mpitrain.reporting.history import HistoryRecord, HistoryWriter
+from mpitrain.reporting.history import HistoryRecord, PatientHistory
 from mpitrain.reporting.progress import Progress
+from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import BytesPerUpdate, Saved, Share, Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
@@ -115,7 +116,7 @@ class Run:
         self._clock = Clock(before=before.train_seconds if before else 0.0)
         self._history: list[HistoryRecord] = [*earlier.history] if earlier else []
         self._unshared: list[HistoryRecord] = []
-        self._writer = HistoryWriter(run_dir) if run_dir is not None else None
+        self._writer = PatientHistory(run_dir, _warn) if run_dir is not None else None
         self.rate = LearningRate.of(config, about.rate, policy.sharing, book.updates)
         self._stopped = False
         self._plan = Plan(
@@ -448,3 +449,7 @@ class Run:
             allreduce = self._setup.allreduce.choice
             chosen |= {"allreduce": allreduce.backend, "shard_optimizer": "on" if allreduce.owners_update else "off"}
         return chosen
+
+
+def _warn(text: str) -> None:
+    say(f"mpitrain: warning: {text}", to_errors=True)
