@@ -168,7 +168,8 @@ def checkpoint_distance(text: str) -> tuple[float | None, str]:
 
 
 def _distance(text: str) -> tuple[float | None, str]:
-    """A distance and its unit; no unit where ``text`` is none."""
+    """A distance and its unit; no unit where ``text``, which a script may give as a number, is none."""
+    text = str(text)
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ep|s)", text)
     if match:
         distance, unit = float(match[1]), {"ep": "epochs", "s": "seconds"}[match[2]]

@@ -52,8 +52,8 @@ def check_empty(folder: Path) -> None:
     held = [name for name in RUN_FILES if (folder / name).exists()]
     if held:
         raise InputError(
-            f"the run directory {folder} holds a run ({held[0]}): choose another --run-dir or delete this one, or go on "
-            "with it by --resume auto"
+            f"the run directory {folder} holds a run ({held[0]}): choose another --run-dir or delete this one, or go "
+            "on with it by --resume auto"
         )
 
 

@@ -36,11 +36,8 @@ class PixelStep(SoftmaxStep):
         pass
 
 
-def main(make_step: Callable[[], PixelStep], arguments: Sequence[str]) -> int:
-    """``python -m mpitrain ARGUMENTS``, where each worker calls ``make_step`` for a model.
-
-    ``model.keras`` is the parameters' bytes.
-    """
+def install(make_step: Callable[[], PixelStep]) -> None:
+    """From now on each worker of a run calls ``make_step`` for a model; ``model.keras`` is the parameters' bytes."""
 
     def make(config: RunConfig, model: Any, data: Dataset, worker: int, threads: int) -> tuple[PixelStep, Description]:
         step = make_step()
@@ -54,6 +51,11 @@ def main(make_step: Callable[[], PixelStep], arguments: Sequence[str]) -> int:
     no_keras: Any = types.ModuleType("mpitrain.training.keras_setup")
     no_keras.saved_model = lambda step, parameters, state: parameters.tobytes()
     sys.modules[no_keras.__name__] = no_keras
+
+
+def main(make_step: Callable[[], PixelStep], arguments: Sequence[str]) -> int:
+    """``python -m mpitrain ARGUMENTS``, where each worker calls ``make_step`` for a model."""
+    install(make_step)
     from mpitrain.__main__ import main as command
 
     return command(["--dataset", "mnist-sample", "--model", "mlp", "--jit", "off", "--threads", "1", *arguments])
