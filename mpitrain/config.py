@@ -54,7 +54,13 @@ class RunConfig:
         eval_every: Evaluate each so many updates (500) or epochs (1ep, 0.5ep); 0 evaluates at the end only.
         eval_on: Evaluate on the validation set, or on the test set (which the end of a run evaluates in any case).
         log_every: Updates between two lines of progress and of the history.
-        run_dir: Folder for what the run writes; by default runs/TIME-MODE-MODEL.
+        run_dir: Folder for what the run writes; by default runs/TIME-MODE-MODEL, or that of the run that is resumed.
+        checkpoint_every: Save each so many updates (500), epochs (1ep) or seconds (600s), and the end of the run; 0
+            saves only when a signal asks for an early end.
+        keep: How many checkpoints are kept, the newest ones.
+        resume: Go on from a checkpoint: a run directory (its newest whole one), a checkpoint's folder, or auto (the
+            newest whole one in --run-dir, the beginning where there is none). Other options are the run's own where
+            they are not given.
         threads: Threads of each worker; by default the visible cores shared among the workers of the node.
         jit: Compile the gradient step with XLA: on, off, or auto (measured at the start).
         allreduce: How gradients are summed where all ranks work: mpi, ring, halving-doubling, shared (through the
@@ -101,6 +107,9 @@ class RunConfig:
     eval_on: Literal["validation", "test"] = "validation"
     log_every: int = 100
     run_dir: str | None = None
+    checkpoint_every: str = "600s"
+    keep: int = 2
+    resume: str | None = None
     threads: int | None = None
     jit: Literal["auto", "on", "off"] = "auto"
     allreduce: Literal["auto", "mpi", "ring", "halving-doubling", "shared", "hierarchical", "horovod"] = "auto"
@@ -126,7 +135,7 @@ class RunConfig:
                 raise InputError(f"{_flag(field.name)} is {value!r} but must be one of {', '.join(allowed)}")
         if self.train_steps is not None and self.epochs is not None:
             raise InputError("--train-steps and --epochs are both given: use one of them to say how long to train")
-        counts = ("servers", "train_steps", "batch_size", "accumulate", "threads", "log_every")
+        counts = ("servers", "train_steps", "batch_size", "accumulate", "threads", "log_every", "keep")
         for name in (*counts, "soft_quorum", "local_steps"):
             _check(name, getattr(self, name), lambda v: 1 <= v < 2**31, "at least 1 and below 2**31")
         for name in ("backup_workers", "staleness_bound", "warmup_steps", "seed", "max_bad_gradients"):
@@ -137,6 +146,7 @@ class RunConfig:
             _check(name, getattr(self, name), lambda v: math.isfinite(v) and v > 0, "a finite number above 0")
         _check("elastic", self.elastic, lambda v: 0 < v <= 1, "a number above 0 and at most 1")
         eval_distance(self.eval_every)
+        checkpoint_distance(self.checkpoint_every)
         check_schedule(self.lr_schedule)
         if self.optimizer is not None:
             from mpitrain.parameters.optimizers import known_name
@@ -158,12 +168,37 @@ def eval_distance(text: str) -> tuple[float | None, str]:
     Raises:
         InputError: where it is neither a whole number nor a number of epochs such as ``0.5ep``.
     """
-    if match := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text):
-        distance, unit = float(match[1]), "epochs"
+    distance, unit = _distance(text)
+    if unit not in ("steps", "epochs"):
+        raise InputError(f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)")
+    return distance, unit
+
+
+def checkpoint_distance(text: str) -> tuple[float | None, str]:
+    """``--checkpoint-every`` as (distance or None, ``"steps"``, ``"epochs"`` or ``"seconds"``).
+
+    Raises:
+        InputError: where it is none of these.
+    """
+    distance, unit = _distance(text)
+    if not unit:
+        raise InputError(
+            f"--checkpoint-every is {text!r} but must be a number of updates (500), of epochs (1ep, 0.5ep) or of "
+            "seconds (600s)"
+        )
+    return distance, unit
+
+
+def _distance(text: str) -> tuple[float | None, str]:
+    """A distance and its unit; no unit where ``text``, which a script may give as a number, is none."""
+    text = str(text)
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ep|s)", text)
+    if match:
+        distance, unit = float(match[1]), {"ep": "epochs", "s": "seconds"}[match[2]]
     elif re.fullmatch(r"[0-9]{1,9}", text):
         distance, unit = int(text), "steps"
     else:
-        raise InputError(f"--eval-every is {text!r} but must be a number of updates (500) or of epochs (1ep, 0.5ep)")
+        return None, ""
     return (distance if distance > 0 else None), unit
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -17,6 +19,8 @@ from cyclopts.exceptions import UnusedCliTokensError
 
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError
+from mpitrain.pairs import RULES
+from mpitrain.reporting.rundir import as_toml
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,7 +57,7 @@ def parse(app: App, argv: Sequence[str]) -> tuple[Callable[..., Any], dict[str, 
     Raises:
         InputError: one sentence on the first thing that is wrong.
     """
-    tokens = [re.sub(r"^--[^=]*", lambda m: m[0].replace("_", "-"), token) for token in argv]
+    tokens = _tokens(argv)
     app.config = layers(config_path(tokens))
     try:
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
@@ -68,6 +72,40 @@ def parse(app: App, argv: Sequence[str]) -> tuple[Callable[..., Any], dict[str, 
         raise InputError(_sentence(error)) from None
     reject_unknown_variables(app)
     return command, dict(bound.arguments)
+
+
+def with_stored(app: App, argv: Sequence[str], options: RunConfig, stored: Mapping[str, Any]) -> RunConfig:
+    """The options of a run that goes on: those given now, then those that it had.
+
+    Args:
+        app: with its commands.
+        argv: that gave ``options``.
+        options: as given now.
+        stored: of the earlier part of the run, by name.
+
+    Raises:
+        InputError: where a stored value means nothing any more.
+    """
+    names = {field.name for field in dataclasses.fields(RunConfig)} - {"resume", "run_dir"}
+    # How long to train is said in one of two ways: what is said now replaces what was said then.
+    if options.train_steps is not None or options.epochs is not None:
+        names -= {"train_steps", "epochs"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "stored.toml"
+        path.write_text(as_toml({name: value for name, value in stored.items() if name in names}))
+        tokens = _tokens(argv)
+        app.config = [*layers(config_path(tokens)), Toml(path, use_commands_as_keys=False)]
+        try:
+            _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+        except CycloptsError as error:
+            raise InputError(f"what --resume {options.resume} was started with: {_sentence(error)}") from None
+    merged: RunConfig = bound.arguments["options"]
+    unused = [rule for rule in RULES if merged.mode in rule.refused and not rule.given(options)]
+    return merged.replace(**{rule.option: getattr(RunConfig(), rule.option) for rule in unused})
+
+
+def _tokens(argv: Sequence[str]) -> list[str]:
+    return [re.sub(r"^--[^=]*", lambda m: m[0].replace("_", "-"), token) for token in argv]
 
 
 def config_path(tokens: Sequence[str]) -> str | None:

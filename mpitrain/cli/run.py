@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cyclopts import App
+
 from mpitrain.cli.app import make_app
-from mpitrain.cli.arguments import parse
+from mpitrain.cli.arguments import parse, with_stored
 from mpitrain.cluster.launcher import Launch, read_launch
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError, MpitrainError, complain
@@ -36,11 +38,19 @@ def run(argv: Sequence[str]) -> int:
         error = wrong
     if command is not None and not hasattr(command, "collective"):
         return _alone(command, arguments) if launch.speaks else 0
-    if command is not None and _trains(command):
-        error = _get_data(arguments.setdefault("options", RunConfig()), launch)
+    told: dict[str, object] = {}
+    if command is not None:
+        told = _told(command, arguments)
+        if _trains(command):
+            options = arguments.setdefault("options", RunConfig())
+            try:
+                options = arguments["options"] = _as_before(app, argv, options)
+                error = _get_data(options, launch)
+            except InputError as wrong:
+                error = wrong
     if error is not None and launch.size == 1:
         return _fail(error)
-    return _together(command, arguments, error, launch)
+    return _together(command, arguments, told, error, launch)
 
 
 def _alone(command: Callable[..., Any], arguments: dict[str, Any]) -> int:
@@ -51,8 +61,22 @@ def _alone(command: Callable[..., Any], arguments: dict[str, Any]) -> int:
         return _fail(error)
 
 
+def _as_before(app: App, argv: Sequence[str], options: RunConfig) -> RunConfig:
+    """The options, filled in from the run that is to be resumed, as far as this process can see it."""
+    if options.resume is None:
+        return options
+    from mpitrain.checkpoints.find import stored_options
+
+    stored = stored_options(options.resume, options.run_dir)
+    return with_stored(app, argv, options, stored) if stored else options
+
+
 def _together(
-    command: Callable[..., Any] | None, arguments: dict[str, Any], error: MpitrainError | None, launch: Launch
+    command: Callable[..., Any] | None,
+    arguments: dict[str, Any],
+    told: dict[str, object],
+    error: MpitrainError | None,
+    launch: Launch,
 ) -> int:
     from mpitrain.cluster.agreement import AgreedExit, agree
     from mpitrain.cluster.hooks import install_hooks
@@ -69,7 +93,10 @@ def _together(
         agree(world, error, "reading the arguments")
         assert command is not None
         with phase(world, "comparing the arguments", meets=True):
-            check_same(world, "command line", _told(command, arguments))
+            check_same(world, "command line", told)
+        if options.resume is not None:
+            # A host that does not see the run knows nothing of the options that it had.
+            arguments["options"] = world.share(options, 0, "sharing the options")
         code = int(command(**arguments, world=world) or 0)
     except AgreedExit as end:
         code = int(end.code)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from mpitrain.cluster.waiting import now
 from mpitrain.errors import ExitCode, complain
 
 _SPEAK, _RECORD = 1.0, 2.0  # seconds: for another's word, for the files
+_ADVICE = 0.3  # seconds to find out what to advise
 _SWITCH = 1e-4  # seconds that the main thread keeps Python's lock from then on: what it does is lost in any case
 _LAUNCHER_ACTS = 1.0  # seconds that a launcher needs to end the job with the failed rank's own code
 _ABORT_ACTS = _RECORD + _LAUNCHER_ACTS  # the same where that takes another rank's MPI_Abort, after its own files
@@ -65,11 +66,27 @@ class Ending:
         self._launch, self._gossip = launch, gossip
         self._records: list[Callable[[End], None]] = []
         self._foreseen: End | None = None
+        self.advice: Callable[[], str] = lambda: ""
+        """What a person can do after an early end, in a sentence; empty for nothing. It may ask the file system."""
 
     def on_end(self, record: Callable[[End], None]) -> Callable[[], None]:
         """Have ``record`` called, on another thread, when the run ends early; returns what takes that back."""
         self._records.append(record)
         return lambda: self._records.remove(record)
+
+    def advise(self) -> None:
+        """Say what a person can do now; a file system that hangs keeps nobody."""
+        found: list[str] = []
+
+        def ask() -> None:
+            with suppress(Exception):
+                found.append(self.advice())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_ADVICE)
+        if found and found[0]:
+            say(found[0])
 
     def tell(self, kind: str, end: End, me: Peer) -> None:
         """Have the other ranks end too; ``kind`` is ``end``, or ``fail`` where this rank itself has failed."""
@@ -85,6 +102,7 @@ class Ending:
     def failed(self, end: End, me: Peer) -> NoReturn:
         """This rank has failed, and has said why."""
         self.tell("fail", end, me)
+        self.advise()
         self._gossip.flush(FAREWELL)
         self._record(end)
         leaving.leave(end.code, self._launch)
@@ -108,6 +126,7 @@ class Ending:
         if speaking:
             complain(end.cause)
             self.tell("end", end, me)
+            self.advise()
         near = [peer for peer in peers.values() if peer.leader == me.leader]
         cut_off = _cut_off(end, peers)
         if cut_off and me.rank == min((p.rank for p in near if p.rank not in end.missing), default=me.rank):

@@ -279,6 +279,8 @@ class Watchdog(threading.Thread):
         name = signals.name_of(number)
         if end is not None:
             complain(end.cause)
+            if speaks(self.me, self._peers):
+                self.ending.advise()
             self.ending.tell("end", end, self.me)
             self._finish(end, told=True)
         self._gossip.tell(["stop", "all", name])
@@ -324,6 +326,12 @@ def announce() -> None:
 def on_end(record: Callable[[End], None]) -> Callable[[], None]:
     """``Ending.on_end`` of this process's watchdog, if it has one."""
     return current.ending.on_end(record) if current is not None else lambda: None
+
+
+def advise(advice: Callable[[], str]) -> None:
+    """Have ``advice()`` said after the reason of an early end: a sentence, or nothing. See ``Ending.advice``."""
+    if current is not None:
+        current.ending.advice = advice
 
 
 def known_peaks() -> Mapping[int, int]:

@@ -110,6 +110,12 @@ class World:
         with waiting(operation, step, self.others):
             return list(self.comm.allgather(value))
 
+    def gather_to(self, value: Any, root: int, operation: str, step: int = 0) -> list[Any] | None:
+        """Every rank's object, in rank order, on ``root`` alone; None elsewhere."""
+        self.meet(operation, step)
+        with waiting(operation, step, self.others):
+            return self.comm.gather(value, root)
+
     def share(self, value: Any, root: int, operation: str, step: int = 0) -> Any:
         """``root``'s object on every rank; not for the hot path."""
         self.meet(operation, step)

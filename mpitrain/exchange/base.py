@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
 
-from mpitrain.exchange.tickets import Ticket, TicketBook
+from mpitrain.exchange.tickets import Place, Ticket, TicketBook
+from mpitrain.parameters.optimizers import SliceOptimizer
 from mpitrain.parameters.step import StepResult
 
 
@@ -39,6 +40,9 @@ class Plan:
         undivided: whether gradients of summed losses are added and not averaged.
         max_bad_gradients: how many gradients with NaN or infinity are dropped before the run ends.
         stopping: whether this rank has been asked to end the run early; the ranks agree on the step.
+        due: asked between steps, on every rank: whether all should meet as soon as they can. With servers only what
+            server 0 says counts.
+        totals: what had been applied before a resumed run goes on; None for nothing.
     """
 
     book: TicketBook
@@ -49,6 +53,12 @@ class Plan:
     undivided: bool = False
     max_bad_gradients: int = 0
     stopping: Callable[[], bool] = lambda: False
+    due: Callable[[], bool] = lambda: False
+    totals: Totals | None = None
+
+    def begin(self, workers: int = 0) -> Totals:
+        """The totals to go on from."""
+        return Totals.empty(self.sums, workers) if self.totals is None else self.totals.copy()
 
 
 @dataclass
@@ -80,6 +90,10 @@ class Totals:
     def empty(cls, sums: int, workers: int = 0) -> Totals:
         """Nothing applied yet; ``sums`` is the length of ``StepResult.sums``."""
         return cls(np.zeros(sums), dropped=np.zeros(workers, np.int64))
+
+    def copy(self) -> Totals:
+        """The same, apart."""
+        return replace(self, sums=self.sums.copy(), dropped=self.dropped.copy())
 
     def add(self, sums: np.ndarray, staleness: int) -> None:
         """Count one applied gradient."""
@@ -147,6 +161,23 @@ class Stopwatch:
         return spent
 
 
+@dataclass(frozen=True)
+class Portion:
+    """What one rank holds of the run's vectors, to be saved or restored while all stands still.
+
+    Args:
+        part: of the parameter vector.
+        parameters: that slice.
+        optimizer: of the same slice.
+        shared: whether every rank holds the same.
+    """
+
+    part: slice
+    parameters: np.ndarray
+    optimizer: SliceOptimizer
+    shared: bool = False
+
+
 class Exchange(Protocol):
     """How one worker agrees with the others; the training loop knows nothing else of the mode."""
 
@@ -174,6 +205,14 @@ class Exchange(Protocol):
 
     def finish(self, result: StepResult) -> Ticket | None:
         """Hand the step's result over; return with new parameters and the next ticket, or None at the end."""
+        ...
+
+    def portion(self) -> Portion | None:
+        """What this rank holds of the vectors that a checkpoint keeps; None where others hold all."""
+        ...
+
+    def place(self) -> Place | None:
+        """At a cut, how far the run has come in its data, where this rank knows it; rank 0 does."""
         ...
 
     def close(self) -> None:

@@ -28,6 +28,15 @@ class Adding:
         """There is no state."""
         return {}
 
+    @property
+    def slot_types(self) -> dict[str, tuple[int, np.dtype]]:
+        """There is no state."""
+        return {}
+
+    def slot(self, name: str) -> np.ndarray:
+        """There is no state."""
+        raise KeyError(name)
+
     def set_slot(self, name: str, values: np.ndarray) -> None:
         """There is no state."""
         raise KeyError(name)

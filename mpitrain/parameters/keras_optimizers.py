@@ -90,7 +90,19 @@ class KerasSliceOptimizer:
     @property
     def slots(self) -> dict[str, np.ndarray]:
         """Copies of the state: shape ``(size,)`` of an elementwise class, else the variables' own one after another."""
-        return {name: np.concatenate([np.ravel(v) for v in own]) for name, own in self._slots.items()}
+        return {name: self.slot(name) for name in self._slots}
+
+    @property
+    def slot_types(self) -> dict[str, tuple[int, np.dtype]]:
+        """See ``SliceOptimizer.slot_types``."""
+        return {
+            name: (sum(math.prod(v.shape) for v in own), np.result_type(*(v.dtype for v in own)))
+            for name, own in self._slots.items()
+        }
+
+    def slot(self, name: str) -> np.ndarray:
+        """A copy of one state vector."""
+        return np.concatenate([np.ravel(v) for v in self._slots[name]])
 
     def set_slot(self, name: str, values: np.ndarray) -> None:
         """Replace a state vector by ``values``, as ``slots`` gave it."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from mpitrain.errors import InputError
 
 
 class ModelState:
@@ -31,11 +34,13 @@ class ModelState:
         self._others = [i for i, real in enumerate(is_float) if not real]
         self._constants = [tf.convert_to_tensor(v.value) for v in self._variables]
         self.tensors: list[Any] = []
+        self._seeds: list[bool] = []
         if self._floats:
             self.tensors.append(tf.constant(self._read(model)))
         for order, place in enumerate(self._others):
             value = self._constants[place]
-            if dropout_seed is not None and self._variables[place].name == "seed_generator_state":
+            self._seeds.append(self._variables[place].name == "seed_generator_state")
+            if dropout_seed is not None and self._seeds[-1]:
                 words = np.random.SeedSequence([dropout_seed, order]).generate_state(2)
                 value = tf.constant(words.astype(value.dtype.as_numpy_dtype))
             self.tensors.append(value)
@@ -49,6 +54,24 @@ class ModelState:
     def vector(self, values: np.ndarray) -> None:
         if self._floats:
             self.tensors[0] = tf.constant(values, tf.float64, shape=self.tensors[0].shape)
+
+    @property
+    def carried(self) -> list[np.ndarray]:
+        """Copies of the integers and seeds."""
+        return [np.array(tensor) for tensor in self.tensors[bool(self._floats) :]]
+
+    def carry_on(self, values: Sequence[np.ndarray], seeds: bool) -> None:
+        """Go on from what ``carried`` gave, or ``seeds`` left out, from its integers alone.
+
+        Raises:
+            InputError: it is of another model.
+        """
+        first = bool(self._floats)
+        if [v.shape for v in values] != [tuple(t.shape) for t in self.tensors[first:]]:
+            raise InputError("the checkpoint's counters and random states are those of another model: name its own")
+        for place, (value, is_seed) in enumerate(zip(values, self._seeds, strict=True), first):
+            if seeds or not is_seed:
+                self.tensors[place] = tf.constant(value, self.tensors[place].dtype)
 
     def unpack(self, tensors: list[Any]) -> list[Any]:
         """Within a graph: the values of all non-trainable variables, as ``stateless_call`` takes them."""

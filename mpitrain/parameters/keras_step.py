@@ -140,6 +140,15 @@ class KerasStep:
     def state(self, values: np.ndarray) -> None:
         self._state.vector = values
 
+    @property
+    def carried(self) -> list[np.ndarray]:
+        """See ``GradientStep.carried``."""
+        return self._state.carried
+
+    def carry_on(self, values: Sequence[np.ndarray], seeds: bool = True) -> None:
+        """See ``GradientStep.carry_on``."""
+        self._state.carry_on(values, seeds)
+
     def load(self, parameters: np.ndarray, model: keras.Model | None = None) -> None:
         """Write ``parameters`` and the float state into the variables of ``model`` (default: the step's own)."""
         model = self.model if model is None else model

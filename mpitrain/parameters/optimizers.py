@@ -79,6 +79,15 @@ class SliceOptimizer(Protocol):
         """State vectors by the names that Keras gives them; write into them through ``set_slot``."""
         ...
 
+    @property
+    def slot_types(self) -> dict[str, tuple[int, np.dtype]]:
+        """Elements and dtype of each state vector."""
+        ...
+
+    def slot(self, name: str) -> np.ndarray:
+        """One of ``slots``, without making the others."""
+        ...
+
     def set_slot(self, name: str, values: np.ndarray) -> None:
         """Replace a state vector."""
         ...
@@ -190,6 +199,15 @@ class _Blocked:
     def slots(self) -> dict[str, np.ndarray]:
         """The state vectors themselves, shape ``(size,)`` each."""
         return self._state
+
+    @property
+    def slot_types(self) -> dict[str, tuple[int, np.dtype]]:
+        """See ``SliceOptimizer.slot_types``."""
+        return {name: (vector.size, vector.dtype) for name, vector in self._state.items()}
+
+    def slot(self, name: str) -> np.ndarray:
+        """The state vector itself."""
+        return self._state[name]
 
     def set_slot(self, name: str, values: np.ndarray) -> None:
         """Copy ``values`` into a state vector."""

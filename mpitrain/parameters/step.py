@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -56,6 +56,15 @@ class GradientStep(Protocol):
     """True when the loss is a sum over the batch: gradients then add, and are not averaged."""
     state: np.ndarray
     """float64: the model's float state now; assigning it replaces the state."""
+
+    @property
+    def carried(self) -> list[np.ndarray]:
+        """What this worker alone carries from step to step: random states and counters, which are never averaged."""
+        ...
+
+    def carry_on(self, values: Sequence[np.ndarray], seeds: bool = True) -> None:
+        """Go on from what ``carried`` gave; without ``seeds`` keep one's own random states."""
+        ...
 
     def run(self, parameters: np.ndarray, batch: Batch, on_ready: OnReady | None = None) -> StepResult:
         """The gradient at ``parameters`` (shape ``(layout.size,)``) of the mean loss over ``batch``."""

@@ -98,7 +98,7 @@ def write_whole(path: Path, content: bytes, replace: bool = True, durable: bool 
                 temporary.unlink()
             raise
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def write_json(path: Path, data: Any, replace: bool = True, durable: bool = True) -> None:
@@ -112,7 +112,7 @@ def write_json(path: Path, data: Any, replace: bool = True, durable: bool = True
     write_whole(path, f"{text}\n".encode(), replace, durable)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the rename last through a power cut, where the file system can (some refuse fsync on folders)."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mpitrain.errors import InputError
-from mpitrain.reporting.files import plain, writing
+from mpitrain.reporting.files import plain, write_whole, writing
 
 _DECIMALS = {"epoch": 2, "time": 4, "samples_per_second": 1}
 _NOT_FINITE = ("nan", "inf", "-inf")
@@ -64,7 +68,7 @@ class History(NamedTuple):
 
 
 class HistoryWriter:
-    """Appends records to the two history files of ``run_dir``: each line whole, written at once and flushed.
+    """Appends records to the two history files of ``run_dir``: each at once, to both or to none.
 
     A line that a killed run left half-written is cut off first, so that a resumed run adds whole ones.
 
@@ -80,10 +84,22 @@ class HistoryWriter:
 
     def write(self, record: HistoryRecord) -> None:
         """Append one record to both files."""
-        row = _row(record)
-        _write_line(self._json, self._json_path, json.dumps(row, allow_nan=False))
-        cells = (_cell(value) for value in row.values())
-        _write_line(self._csv, self._csv_path, ",".join(cells))
+        files = (self._json, self._json_path), (self._csv, self._csv_path)
+        ends = [file.seek(0, os.SEEK_END) for file, _ in files]
+        try:
+            for (file, path), line in zip(files, _lines(record), strict=True):
+                _write_line(file, path, line)
+        except InputError:
+            for (file, _), end in zip(files, ends, strict=True):
+                with suppress(OSError):
+                    file.truncate(end)
+            raise
+
+    def sync(self) -> None:
+        """Return when what was written would outlast a power cut."""
+        for file, path in ((self._json, self._json_path), (self._csv, self._csv_path)):
+            with writing(path):
+                os.fsync(file.fileno())
 
     def close(self) -> None:
         """Close both files; closing twice is fine."""
@@ -96,6 +112,66 @@ class HistoryWriter:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class PatientHistory:
+    """A history that may not be written for a while: records wait in memory, and are written with the next one.
+
+    Args:
+        run_dir: see :class:`HistoryWriter`.
+        warn: hears once of each time that begins.
+
+    Raises:
+        InputError: here and from :meth:`close`, when a file cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, warn: Callable[[str], None]) -> None:
+        self._writer, self._warn = HistoryWriter(run_dir), warn
+        self._waiting: list[HistoryRecord] = []
+        self._warned = False
+
+    def write(self, record: HistoryRecord) -> None:
+        """Append one record, now or later."""
+        self._waiting.append(record)
+        try:
+            self._catch_up()
+        except InputError as error:
+            if not self._warned:
+                self._warn(f"{error}; what cannot be written is kept until it can")
+            self._warned = True
+
+    def sync(self) -> None:
+        """Return when all records would outlast a power cut.
+
+        Raises:
+            InputError: some could not be written.
+        """
+        if self._waiting:
+            raise InputError(f"{len(self._waiting)} records of the history are not written yet")
+        self._writer.sync()
+
+    def close(self) -> None:
+        """Write what is left, and close the files."""
+        self._catch_up()
+        self._writer.close()
+
+    def _catch_up(self) -> None:
+        while self._waiting:
+            self._writer.write(self._waiting[0])
+            del self._waiting[0]
+        self._warned = False
+
+
+def write_history(run_dir: Path, records: Iterable[HistoryRecord]) -> None:
+    """Replace the two history files of ``run_dir`` by ones that hold ``records``.
+
+    Raises:
+        InputError: when a file cannot be written.
+    """
+    lines = [_lines(record) for record in records]
+    texts = [as_json for as_json, _ in lines], [",".join(COLUMNS), *(as_csv for _, as_csv in lines)]
+    for name, text in zip(("history.jsonl", "history.csv"), texts, strict=True):
+        write_whole(run_dir / name, "".join(f"{line}\n" for line in text).encode())
 
 
 def read_history(path: Path) -> History:
@@ -111,6 +187,12 @@ def read_history(path: Path) -> History:
     records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
     half = f"line {len(lines) + 1} of {path} is half-written (its run was killed) and left out" if rest else None
     return History(records, half)
+
+
+def _lines(record: HistoryRecord) -> tuple[str, str]:
+    """A record as a line of each file."""
+    row = _row(record)
+    return json.dumps(row, allow_nan=False), ",".join(_cell(value) for value in row.values())
 
 
 def _row(record: HistoryRecord) -> dict[str, Any]:
@@ -137,17 +219,18 @@ def _record(path: Path, number: int, line: bytes) -> HistoryRecord:
         raise InputError(f"line {number} of {path} is no history record ({error}): repair or remove it") from error
 
 
-def _open_lines(path: Path) -> BinaryIO:
+def _open_lines(path: Path) -> FileIO:
     """Open for appending, behind the last whole line."""
     with writing(path):
-        file = path.open("a+b")
+        file = path.open("a+b", buffering=0)
         file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+        file.truncate(file.readall().rfind(b"\n") + 1)
         file.seek(0, 2)
     return file
 
 
-def _write_line(file: BinaryIO, path: Path, line: str) -> None:
+def _write_line(file: FileIO, path: Path, line: str) -> None:
+    left = memoryview(f"{line}\n".encode())
     with writing(path):
-        file.write(f"{line}\n".encode())
-        file.flush()
+        while left:
+            left = left[file.write(left) :]

@@ -28,10 +28,33 @@ def create_run_directory(path: str | Path | None, mode: str, model: str) -> Path
         InputError: when ``path`` already holds a run, or cannot be made or written.
     """
     folder = _new_directory(mode, model) if path is None else _given_directory(Path(path))
+    try_to_write(folder)
+    return folder
+
+
+def try_to_write(folder: Path) -> None:
+    """Whether something can be written into ``folder``.
+
+    Raises:
+        InputError: it cannot.
+    """
     write_whole(folder / ".writable", b"\n" * 4096)
     with writing(folder):
         (folder / ".writable").unlink()
-    return folder
+
+
+def check_empty(folder: Path) -> None:
+    """Whether ``folder`` holds no run.
+
+    Raises:
+        InputError: it does.
+    """
+    held = [name for name in RUN_FILES if (folder / name).exists()]
+    if held:
+        raise InputError(
+            f"the run directory {folder} holds a run ({held[0]}): choose another --run-dir or delete this one, or go "
+            "on with it by --resume auto"
+        )
 
 
 def write_config(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -45,10 +68,15 @@ def write_config(run_dir: Path, config: Mapping[str, Any]) -> None:
         InputError: when a file cannot be written.
         TypeError: for a value of another kind.
     """
-    values = plain(config)
-    lines = [f"{name.replace('-', '_')} = {_toml(name, config[name])}\n" for name in config if values[name] is not None]
-    write_json(run_dir / "config.json", values)
-    write_whole(run_dir / "config.toml", "".join(lines).encode())
+    text = as_toml(config)
+    write_json(run_dir / "config.json", plain(config))
+    write_whole(run_dir / "config.toml", text.encode())
+
+
+def as_toml(config: Mapping[str, Any]) -> str:
+    """The content of ``config.toml``; see :func:`write_config`."""
+    given = {name: value for name, value in config.items() if value is not None}
+    return "".join(f"{name.replace('-', '_')} = {_toml(name, value)}\n" for name, value in given.items())
 
 
 def _new_directory(mode: str, model: str) -> Path:
@@ -74,11 +102,7 @@ def _given_directory(folder: Path) -> Path:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"the run directory {folder} is a file: choose another --run-dir")
         folder.mkdir(parents=True, exist_ok=True)
-        held = [name for name in RUN_FILES if (folder / name).exists()]
-    if held:
-        raise InputError(
-            f"the run directory {folder} holds a run ({held[0]}): choose another --run-dir or delete this one"
-        )
+    check_empty(folder)
     return folder
 
 

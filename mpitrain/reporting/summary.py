@@ -40,6 +40,31 @@ class Fit:
     bytes_per_second: float | None
 
 
+@dataclass(frozen=True)
+class FailedSave:
+    """A step that could not be saved, and why."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What came of a run's checkpoints.
+
+    Args:
+        checkpoints: how many became whole.
+        nbytes: of the last one.
+        pause_seconds: while training stood still for them.
+        failed: those that could not be written.
+    """
+
+    checkpoints: int = 0
+    nbytes: int = 0
+    pause_seconds: float = 0.0
+    failed: tuple[FailedSave, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """How a run went that came to an agreed end. None stands for what does not apply or was not measured.
@@ -61,6 +86,9 @@ class Summary:
         allreduce: way of summing → what was measured of it before the choice.
         versions: package or library → version.
         peak_memory: rank → the most bytes that it held in memory.
+        resumed: steps at which the run was resumed. What follows from clocks and counts then covers all its parts, but
+            for speed, ``share`` and ``bytes_per_update``, which are of the last one.
+        saved: its checkpoints, of the last part alone.
     """
 
     mode: str
@@ -96,6 +124,8 @@ class Summary:
     allreduce: Mapping[str, Fit] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     peak_memory: Mapping[int, int] = field(default_factory=dict)
+    resumed: tuple[int, ...] = ()
+    saved: Saved | None = None
     status: str = "complete"
     cause: str | None = None
 
@@ -111,6 +141,7 @@ class BrokenOff:
         rank: where it began, where that is one rank.
         step: where that rank was.
         peak_memory: rank → the most bytes that it was known to hold in memory.
+        advice: how the run is resumed, where it was saved.
     """
 
     status: str
@@ -121,6 +152,7 @@ class BrokenOff:
     mode: str
     model: str
     peak_memory: Mapping[int, int] = field(default_factory=dict)
+    advice: str | None = None
 
 
 def write_summary(run_dir: Path, summary: Summary | BrokenOff, replace: bool = True, durable: bool = True) -> Path:
@@ -162,6 +194,8 @@ def _rows(s: Summary) -> list[tuple[str, str]]:
             "dropped",
             "; ".join(f"worker {worker}: {_reasons(why)}" for worker, why in s.dropped.items() if why),
         ),
+        ("resumed", f"at step {', '.join(f'{step:,}' for step in s.resumed)}" if s.resumed else ""),
+        ("saved", _saved(s.saved) if s.saved else ""),
         ("chosen", _pairs(s.choices, "=")),
         ("versions", _pairs(s.versions, " ")),
     ]
@@ -203,6 +237,15 @@ def _applied(s: Summary) -> str:
     if s.clock_gap_max is not None:
         told.append(f"the fastest at most {show.plural(s.clock_gap_max, 'step')} ahead")
     return ", ".join(told)
+
+
+def _saved(saved: Saved) -> str:
+    told = []
+    if saved.checkpoints:
+        number = show.plural(saved.checkpoints, "checkpoint")
+        paused = show.seconds(saved.pause_seconds)
+        told.append(f"{number} of {show.size(saved.nbytes)}, for which training paused {paused} s")
+    return "; ".join(told + [f"step {each.step:,} could not be saved ({each.reason})" for each in saved.failed])
 
 
 def _bytes(sent: BytesPerUpdate) -> str:

@@ -15,11 +15,12 @@ class Clock:
 
     Args:
         source: seconds from any fixed point, never going back.
+        before: seconds that earlier parts of a resumed run took.
     """
 
-    def __init__(self, source: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, source: Callable[[], float] = time.perf_counter, before: float = 0.0) -> None:
         self._source = source
-        self._before = 0.0
+        self._before = before
         self._since: float | None = None
 
     @property

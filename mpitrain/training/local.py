@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -45,6 +45,25 @@ class LocalSteps:
         self._optimizer, self._rate, self._elastic = optimizer, rate, elastic
         self._own, self._way = (aligned_zeros(step.layout.size, step.layout.dtype) for _ in range(2))
         self._begun = False
+
+    @property
+    def carried(self) -> dict[str, np.ndarray]:
+        """What this worker needs to go on bit for bit, by name."""
+        held = {f"slot.{name}": vector for name, vector in self._optimizer.slots.items()}
+        held["iterations"] = np.array([self._optimizer.iterations])
+        return held | ({"own": self._own} if self._elastic is not None and self._begun else {})
+
+    def carry_on(self, values: Mapping[str, np.ndarray]) -> None:
+        """Go on from what ``carried`` gave, as far as this worker's optimizer and force have use for it."""
+        slots = {name: values.get(f"slot.{name}") for name in self._optimizer.slots}
+        if all(vector is not None and vector.size == self._own.size for vector in slots.values()):
+            for name, vector in slots.items():
+                assert vector is not None
+                self._optimizer.set_slot(name, vector)
+            self._optimizer.iterations = int(values["iterations"][0])
+        if self._elastic is not None and "own" in values:
+            self._own[:] = values["own"]
+            self._begun = True
 
     def run(self, parameters: np.ndarray, ticket: Ticket) -> StepResult:
         """Like ``GradientStep.run``, for a ticket of at least one sample; not finite where a gradient was not."""

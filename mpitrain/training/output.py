@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mpitrain.checkpoints.find import checkpoints_of
+from mpitrain.checkpoints.lock import RunLock
+from mpitrain.checkpoints.reader import Reader
 from mpitrain.cluster import watchdog
 from mpitrain.cluster.agreement import AgreedExit
 from mpitrain.cluster.ending import End
+from mpitrain.cluster.launcher import read_launch
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.waiting import now
 from mpitrain.cluster.world import World
@@ -22,10 +27,13 @@ from mpitrain.errors import ExitCode
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.reporting.files import write_whole
 from mpitrain.reporting.progress import Progress, Silent, make_progress
-from mpitrain.reporting.rundir import create_run_directory, write_config
+from mpitrain.reporting.rundir import write_config
+from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import BrokenOff, render_summary, write_summary
 from mpitrain.training.phases import phase
+from mpitrain.training.resuming import Earlier
 from mpitrain.training.run import Outcome
+from mpitrain.training.rundirs import RunDirectory, open_run_directory
 from mpitrain.training.setup import Description, Setup, transport_of
 
 log = logging.getLogger("mpitrain")
@@ -45,15 +53,27 @@ class Output:
         self._world, self._roles, self._config = world, roles, config
         self.run_dir: Path | None = None
         """On the keeper; None elsewhere."""
-        token = secrets.token_hex(8)
+        self.earlier: Earlier | None = None
+        """What the run goes on from."""
+        self._lock: RunLock | None = None
+        token, arrays = secrets.token_hex(8), {}
+        opened: RunDirectory | None = None
         with phase(world, "making the run directory"):
             if world.rank == roles.keeper:
-                self.run_dir = create_run_directory(config.run_dir, label or config.mode, config.model)
+                opened = open_run_directory(config, label or config.mode, _tell)
+                self.run_dir, self._lock = opened.path, opened.lock
                 write_whole(self.run_dir / ".token", token.encode())
+                if opened.found is not None:
+                    arrays = Reader(*opened.found).state()
         self.path: Path
-        self.path, token = world.share(
-            (self.run_dir and self.run_dir.absolute(), token), roles.keeper, "naming the run directory"
+        self.path, token, found, history = world.share(
+            opened and (opened.path.absolute(), token, opened.found, opened.history),
+            roles.keeper,
+            "naming the run directory",
         )
+        if found is not None:
+            arrays = world.share(arrays, roles.keeper, "sharing the model's state")
+            self.earlier = Earlier(found.path, found.manifest, history, arrays)
         self._handler = self._open_log(token)
         log.setLevel(logging.INFO)
         log.addHandler(self._handler)
@@ -69,6 +89,11 @@ class Output:
             os.getpid(),
             roles.describe(),
         )
+
+    @property
+    def sees(self) -> bool:
+        """Whether this rank sees the run directory."""
+        return self._sees
 
     def resolved(self, setup: Setup, book: TicketBook, effective: float, progress: Progress) -> None:
         """Store the configuration with everything that was found out, and tell what will be done.
@@ -86,6 +111,7 @@ class Output:
             "optimizer": about.optimizer.name.lower(),
             "jit": "on" if setup.jit else "off",
             "run_dir": None,
+            "resume": None,
         }
         if self._roles.servers:
             values["transport"] = transport_of(config, self._world)
@@ -116,6 +142,7 @@ class Output:
     def accounting(self) -> Iterator[None]:
         """Whatever ends the run inside the block, ``summary.json`` says so, from a rank that can still write it."""
         take_back = watchdog.on_end(self._broken_off)
+        watchdog.advise(self.advice)
         try:
             yield
         except AgreedExit as end:
@@ -124,9 +151,19 @@ class Output:
                 self._broken_off(
                     End("failed", int(end.code or 0), end.reason, end.rank, now.step, watchdog.known_peaks())
                 )
+            if self.run_dir is not None:
+                if advice := self.advice():
+                    _tell(advice)
+                if self._lock is not None:
+                    self._lock.release()
             raise
         # After any other exception the hooks end this process, and the watchdog needs what it was told.
         take_back()
+
+    def advice(self) -> str:
+        """How to go on from the newest whole checkpoint, in a sentence; nothing where none is known of here."""
+        steps = checkpoints_of(self.path).steps() if self._sees else []
+        return f"step {steps[-1]} is saved: {resume_by(self.path, self._world.size)}" if steps else ""
 
     def _broken_off(self, end: End) -> None:
         log.error("%s", end.cause)
@@ -140,6 +177,7 @@ class Output:
                 mode=self._config.mode,
                 model=self._config.model,
                 peak_memory=end.peaks,
+                advice=self.advice() or None,
             )
             # Where a network fell apart both sides believe the other to be gone: the keeper's word counts.
             # A launcher that interrupts the run kills before a busy disk would have answered.
@@ -190,21 +228,38 @@ class Output:
         log.info("ended after %d updates", outcome.summary.updates)
 
     def close(self) -> None:
-        """End the logs; those of ranks that do not see the directory travel to the keeper."""
+        """End the logs; those of ranks that do not see the directory travel to the keeper, which gives it free."""
         log.removeHandler(self._handler)
         self._handler.close()
         unseen = self._handler.lines if isinstance(self._handler, _MemoryHandler) else None
         for rank, lines in enumerate(self._world.gather_all(unseen, "gathering logs")):
             if lines is not None and self.run_dir is not None:
-                write_whole(_log_file(self.run_dir, rank), "".join(lines).encode())
+                file = _log_file(self.run_dir, rank)
+                before = file.read_bytes() if self.earlier is not None and file.exists() else b""
+                write_whole(file, before + "".join(lines).encode())
+        if self._lock is not None:
+            self._lock.release()
 
     def _open_log(self, token: str) -> logging.Handler:
         self._sees = False
         with suppress(OSError):
             self._sees = (self.path / ".token").read_text() == token
-        handler = logging.FileHandler(_log_file(self.path, self._world.rank)) if self._sees else _MemoryHandler()
+        handler = _FileHandler(_log_file(self.path, self._world.rank)) if self._sees else _MemoryHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         return handler
+
+
+def resume_by(run_dir: Path, ranks: int) -> str:
+    """What goes on with a run, as a person would type it."""
+    program = Path(sys.argv[0])
+    if program.name not in ("mpitrain", "__main__.py"):
+        return f"start {program.name} again with resume={str(run_dir)!r}"
+    launcher = "srun -n" if read_launch().under_srun else "mpirun -np"
+    return f"`{launcher} {ranks} python -m mpitrain --resume {shlex.quote(str(run_dir))}` goes on from there"
+
+
+def _tell(text: str) -> None:
+    say(f"mpitrain: {text}", to_errors=True)
 
 
 def tf1_line(outcome: Outcome) -> str:
@@ -213,6 +268,13 @@ def tf1_line(outcome: Outcome) -> str:
     assert sums is not None
     entropy = sums[0] if summary.model == "mlp" else sums[0] / sums[1]
     return f"After {summary.updates} training step(s), validation cross entropy = {entropy:g}"
+
+
+class _FileHandler(logging.FileHandler):
+    """A full disk must not end a run for want of a line in a log, and needs no traceback for each."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
 
 
 class _MemoryHandler(logging.Handler):

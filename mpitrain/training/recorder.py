@@ -24,6 +24,8 @@ class Recorder:
         undivided: whether the loss is a sum over the batch; it is recorded as a mean over samples all the same.
         progress: is told each record.
         keep: takes each record.
+        seen: the totals at the last record of a run that is resumed, which began with ``samples``.
+        samples: of the totals that the run goes on from.
     """
 
     def __init__(
@@ -35,12 +37,15 @@ class Recorder:
         undivided: bool,
         progress: Progress,
         keep: Callable[[HistoryRecord], None],
+        seen: Totals | None = None,
+        samples: int = 0,
     ) -> None:
         self._clock, self._book, self._every = clock, book, every
         self._stale, self._undivided = stale, undivided
         self._progress, self._keep = progress, keep
-        self._seen: Totals | None = None
-        self._samples = 0
+        self.seen = seen
+        """The totals at the last record."""
+        self._samples = samples
         self.throughput = Throughput(clock)
 
     def after_step(self, totals: Totals) -> None:
@@ -48,7 +53,11 @@ class Recorder:
         samples = int(totals.sums[2])
         self.throughput.step(samples - self._samples)
         self._samples = samples
-        before = self._seen.version if self._seen else 0
+        self.catch_up(totals)
+
+    def catch_up(self, totals: Totals) -> None:
+        """Make a record if one is due: before a checkpoint is, and after each step."""
+        before = self.seen.version if self.seen else 0
         if totals.version // self._every > before // self._every:
             record = self._record("train", totals)
             self._keep(record)
@@ -63,7 +72,7 @@ class Recorder:
     def _record(
         self, kind: str, totals: Totals, val_loss: float | None = None, val_accuracy: float | None = None
     ) -> HistoryRecord:
-        seen = self._seen or Totals.empty(totals.sums.size)
+        seen = self.seen or Totals.empty(totals.sums.size)
         sums = totals.sums - seen.sums
         pushes = totals.pushes - seen.pushes
         samples = int(totals.sums[2])
@@ -83,7 +92,7 @@ class Recorder:
             val_loss=val_loss,
             val_accuracy=val_accuracy,
         )
-        self._seen = Totals(totals.sums.copy(), *list(vars(totals).values())[1:])
+        self.seen = totals.copy()
         return record
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 
+from mpitrain.checkpoints.manifest import Manifest
 from mpitrain.cluster.agreement import agree
 from mpitrain.cluster.memory import peak_memory
 from mpitrain.cluster.roles import Roles
@@ -22,23 +22,28 @@ from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.registry import open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop, WorkerExchange
 from mpitrain.exchange.servers.shards import balance
-from mpitrain.exchange.servers.tally import Drop, Tally
+from mpitrain.exchange.servers.tally import Tally
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.optimizers import SliceOptimizer, is_elementwise, make_optimizer, needs_keras
 from mpitrain.parameters.step import Batch, GradientStep
-from mpitrain.reporting.history import HistoryRecord, HistoryWriter
+from mpitrain.reporting.history import HistoryRecord, PatientHistory
 from mpitrain.reporting.progress import Progress
-from mpitrain.reporting.summary import BytesPerUpdate, Fit, Share, Summary
+from mpitrain.reporting.stream import say
+from mpitrain.reporting.summary import BytesPerUpdate, Fit, Saved, Share, Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
 from mpitrain.training.accumulate import Accumulation
 from mpitrain.training.delay import Delay, Sleeper
+from mpitrain.training.describing import Small, describe, tally_of
 from mpitrain.training.garbage import short_collections
+from mpitrain.training.holdings import Holdings
 from mpitrain.training.keras_start import start_tensorflow
 from mpitrain.training.local import LocalSteps
 from mpitrain.training.loop import Several, train
 from mpitrain.training.phases import phase
 from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
+from mpitrain.training.resuming import Earlier, alone, restore_optimizer
+from mpitrain.training.saving import Saver
 from mpitrain.training.schedules import LearningRate
 from mpitrain.training.setup import Setup, shared_optimizer, steps_alone, transport_of
 
@@ -71,6 +76,7 @@ class _RankReport:
     peak_bytes: int
     threads: int
     tally: Tally | None
+    saved: Saved | None
 
 
 class Run:
@@ -85,6 +91,8 @@ class Run:
         progress: told by the chief; silent on the others.
         run_dir: where the keeper writes the history; None elsewhere.
         started: ``time.time()`` when what the summary calls wall time began; by default the start of the process.
+        saver: saves the run; None where it is not to be saved.
+        earlier: the part of the run that it goes on from.
     """
 
     def __init__(
@@ -97,6 +105,8 @@ class Run:
         progress: Progress,
         run_dir: Path | None,
         started: float | None = None,
+        saver: Saver | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
         self._setup, self._policy, self._roles, self._book = setup, policy, roles, book
         self._started = psutil.Process().create_time() if started is None else started
@@ -104,31 +114,48 @@ class Run:
         about, config = setup.description, setup.config
         self._undivided = about.undivided
         self._alone = steps_alone(config)
-        self._clock = Clock()
-        self._history: list[HistoryRecord] = []
+        self._saver, self._earlier, self._evaluations = saver, earlier, frozenset(cuts)
+        before = None if earlier is None else earlier.manifest
+        self._clock = Clock(before=before.train_seconds if before else 0.0)
+        self._history: list[HistoryRecord] = [*earlier.history] if earlier else []
         self._unshared: list[HistoryRecord] = []
-        self._writer = HistoryWriter(run_dir) if run_dir is not None else None
+        self._writer = PatientHistory(run_dir, _warn) if run_dir is not None else None
         self.rate = LearningRate.of(config, about.rate, policy.sharing, book.updates)
         self._stopped = False
         self._plan = Plan(
             book,
-            cuts,
+            tuple(sorted({*cuts, *saver.when.versions})) if saver else cuts,
             self.rate,
             about.sums,
             about.state,
             about.undivided and not self._alone,
             config.max_bad_gradients,
             lambda: bool(asked_to_stop()),
+            saver.due if saver else lambda: False,
+            earlier.totals(len(roles.workers) if roles.servers else 0) if earlier else None,
         )
+        if saver is not None and self._writer is not None:
+            saver.sync = self._writer.sync
         self._shards: list[slice] = []
         self._progress = progress
         self._recorder: Recorder | None = None
         if self._world.rank == roles.chief:
             stale = bool(roles.servers)
-            self._recorder = Recorder(self._clock, book, config.log_every, stale, self._undivided, progress, self._keep)
+            self._recorder = Recorder(
+                self._clock,
+                book,
+                config.log_every,
+                stale,
+                self._undivided,
+                progress,
+                self._keep,
+                before.recorded if before else None,
+                int(before.totals.sums[2]) if before else 0,
+            )
         self._sums: dict[str, np.ndarray] = {}
         self._worker: Exchange | None = None
         self._server: ServerLoop | None = None
+        self._local: LocalSteps | None = None
         self._samples_seen = 0
         delay = None if config.inject_delay is None else Delay.of(config.inject_delay)
         self._sleep = Sleeper(delay, self._world.rank, config.seed)
@@ -173,6 +200,12 @@ class Run:
             self._server = exchange
         else:
             self._worker = exchange
+        if self._saver is not None:
+            portion = exchange.portion()
+            holdings = Holdings(world, about.layout, is_elementwise(about.optimizer), portion, self._saver.sees)
+            self._saver.holdings = holdings
+            if self._earlier is not None:
+                restore_optimizer(world, self._earlier, holdings, portion, about, self._roles.keeper)
         error: MpitrainError | None = None
         try:
             with short_collections():
@@ -180,6 +213,8 @@ class Run:
         except (DivergedError, AgreementError) as together:
             # All ranks raise these at the same place, so they can still meet; any other error aborts the run.
             self._share_history(0)
+            if self._saver is not None:
+                self._saver.flush(0)
             error = together
         agree(world, error, "training")
         exchange.close()
@@ -197,16 +232,26 @@ class Run:
             assert self._worker is not None
             assert self._setup.step is not None
             self._clock.start()
-            after = self._recorder.after_step if self._recorder else _do_nothing
-            train(self._worker, self._setup.step, self._batch, after, self._several(self._setup.step))
+            train(self._worker, self._setup.step, self._batch, self._after_step, self._several(self._setup.step))
             self._clock.stop()
 
     def _several(self, step: GradientStep) -> Several | None:
         config, about = self._setup.config, self._setup.description
         if self._alone:
             own = make_optimizer(about.optimizer, about.layout)
-            return LocalSteps(step, self._batch, config.local_steps, own, self.rate, config.elastic)
+            self._local = LocalSteps(step, self._batch, config.local_steps, own, self.rate, config.elastic)
+            if self._earlier is not None:
+                kept = alone(self._earlier.arrays, self._roles.workers.index(self._world.rank))
+                if kept:
+                    self._local.carry_on(kept)
+            return self._local
         return Accumulation(step, self._batch, config.accumulate) if config.accumulate > 1 else None
+
+    def _after_step(self, totals: Totals) -> None:
+        if self._recorder is not None:
+            self._recorder.after_step(totals)
+        if self._saver is not None and self._roles.servers:
+            self._saver.due()  # in an all-reduce every rank is asked anyway
 
     def _batch(self, ticket: Ticket) -> Batch:
         assert self._setup.feed is not None
@@ -225,20 +270,62 @@ class Run:
         """What all ranks do at a cut, while the training clock stands."""
         with self._clock.paused():
             self._agree(version)
-            if why is Cut.STOPPED:
-                # Whoever asked will not wait for an evaluation.
-                self._stopped = True
-                self._sums.clear()
-                self._share_history(version)
-                return True
             split = self._setup.config.eval_on
-            sums = self._evaluate(split, version)
-            if self._recorder is not None and self._worker is not None:
-                self._recorder.evaluation(self._worker.totals, mean_loss(sums, self._undivided), accuracy_of(sums))
+            # Whoever asked for an early end will not wait for an evaluation.
+            self._stopped = why is Cut.STOPPED
+            if why is Cut.LAST or (version in self._evaluations and not self._stopped):
+                sums = self._evaluate(split, version)
+                if self._recorder is not None and self._worker is not None:
+                    self._recorder.evaluation(self._worker.totals, mean_loss(sums, self._undivided), accuracy_of(sums))
+            elif self._recorder is not None and self._worker is not None:
+                self._recorder.catch_up(self._worker.totals)
+            if self._stopped:
+                self._sums.clear()
             self._share_history(version)
+            self._save(version, why)
             if why is Cut.LAST:
                 self._evaluate("validation" if split == "test" else "test", version)
-        return False
+        return self._stopped
+
+    def _save(self, version: int, why: Cut) -> None:
+        saver, exchange = self._saver, self._server or self._worker
+        if saver is None or exchange is None:
+            return
+        if saver.wants(version, why is Cut.LAST, why is Cut.STOPPED):
+            step, small = self._setup.step, Small()
+            if self._worker is not None and step is not None:
+                own = self._local.carried if self._local is not None else {}
+                small = Small(step.carried, own, self._worker.dropped)
+                if self._recorder is not None:
+                    small = replace(small, recorded=self._recorder.seen, seconds=self._clock.seconds, state=step.state)
+            saver.save(version, exchange.portion(), small, self._describe)
+        if why is not Cut.ON_THE_WAY:
+            saver.flush(version)
+
+    def _describe(self, told: list[Small]) -> tuple[Manifest, bytes]:
+        exchange = self._server or self._worker
+        assert exchange is not None
+        place, totals = exchange.place(), exchange.totals
+        assert place is not None
+        assert totals is not None
+        tally = self._server.tally if self._server is not None else None
+        return describe(
+            self._setup,
+            self._roles,
+            self._policy.mode,
+            place,
+            totals.copy(),
+            told,
+            tally,
+            self._choices(),
+            self._wall_seconds,
+            self._earlier,
+        )
+
+    @property
+    def _wall_seconds(self) -> float:
+        before = self._earlier.manifest.wall_seconds if self._earlier else 0.0
+        return time.time() - self._started + before
 
     def _agree(self, version: int) -> None:
         """Compare parameters, and give every worker the same float state."""
@@ -294,7 +381,10 @@ class Run:
         spent = self._worker.spent if self._worker is not None else Spent()
         dropped = self._worker.dropped if self._worker is not None else 0
         tally = self._server.tally if self._server is not None else None
-        mine = _RankReport(spent, traffic.data, traffic.headers, dropped, peak_memory(), self._setup.threads, tally)
+        saved = self._saver.outcome if self._saver is not None else None
+        mine = _RankReport(
+            spent, traffic.data, traffic.headers, dropped, peak_memory(), self._setup.threads, tally, saved
+        )
         told = world.gather_all(mine, "summing up")
         chiefs = None
         if self._worker is not None and self._recorder is not None:
@@ -317,16 +407,13 @@ class Run:
         workers = len(roles.workers)
         validation, test = self._sums.get("validation"), self._sums.get("test")
         shares = [told[r].spent.shares() for r in roles.workers]
-        updates = max(1, totals.version)
+        before = self._earlier.manifest if self._earlier else None
+        updates = max(1, totals.version - (before.step if before else 0))
         served = bool(roles.servers)
         samples = int(totals.sums[2])
-        tally = told[roles.servers[0]].tally if served else None
-        dropped: Mapping[int, Mapping[str, int]]
-        if tally is not None:
-            dropped = {r: dict(sorted(reasons.items())) for r, reasons in tally.dropped.items()}
-        else:
-            counts = {r: told[r].dropped for r in roles.workers}
-            dropped = {r: {Drop.NOT_FINITE.value: count} for r, count in counts.items() if count}
+        counted = told[roles.servers[0]].tally if served else None
+        tally = tally_of(counted, [t.dropped for t in told], self._earlier)
+        dropped = {r: dict(sorted(reasons.items())) for r, reasons in tally.dropped.items()}
         stopped = f"stopped by {asked_to_stop() or 'a signal'}" if self._stopped else None
         return Summary(
             status="preempted" if self._stopped else "complete",
@@ -348,7 +435,7 @@ class Run:
             test_accuracy=None if test is None else accuracy_of(test),
             samples_per_second=rate,
             samples_per_second_per_worker=None if rate is None else rate / workers,
-            wall_seconds=time.time() - self._started,
+            wall_seconds=self._wall_seconds,
             train_seconds=train_seconds,
             share=Share(**{name: sum(s[name] for s in shares) / workers for name in shares[0]}),
             bytes_per_update=BytesPerUpdate(
@@ -358,14 +445,16 @@ class Run:
             threads=max(told[r].threads for r in roles.workers),
             staleness_mean=totals.staleness_sum / max(1, totals.pushes) if served else None,
             staleness_max=totals.staleness_max if served else None,
-            staleness=tally.histogram if tally else {},
-            staleness_by_worker={r: dict(sorted(c.items())) for r, c in tally.staleness.items()} if tally else {},
-            clock_gap_max=tally.clock_gap if tally and not self._policy.together else None,
+            staleness=tally.histogram if served else {},
+            staleness_by_worker={r: dict(sorted(c.items())) for r, c in tally.staleness.items()} if served else {},
+            clock_gap_max=tally.clock_gap if not self._policy.together else None,
             dropped={r: reasons for r, reasons in dropped.items() if reasons},
             choices=self._choices(),
             allreduce={} if served else {name: Fit(*fit) for name, fit in setup.allreduce.fits.items()},
             versions=about.versions,
             peak_memory={rank: t.peak_bytes for rank, t in enumerate(told)},
+            resumed=(*before.resumed, before.step) if before else (),
+            saved=told[roles.keeper].saved,
         )
 
     def _choices(self) -> dict[str, str]:
@@ -379,5 +468,5 @@ class Run:
         return chosen
 
 
-def _do_nothing(totals: Totals) -> None:
-    pass
+def _warn(text: str) -> None:
+    say(f"mpitrain: warning: {text}", to_errors=True)

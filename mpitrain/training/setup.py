@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.config import RunConfig
 from mpitrain.data.mnist import Dataset, load
 from mpitrain.errors import InputError
-from mpitrain.exchange.allreduce.backends import AllReduceChoice
+from mpitrain.exchange.allreduce.backends import BACKENDS, AllReduceChoice, usable
 from mpitrain.exchange.allreduce.choose import Measured, choose_allreduce
 from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.tickets import Ticket
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mpitrain.parameters.keras_step import KerasStep
 
 
+AS_BEFORE = "as before"
 WORTH_IT = 0.95
 """XLA must save so much of a step's time to be chosen: it costs memory, and time to compile."""
 
@@ -155,13 +157,22 @@ def prepare(
     return Setup(world, config, description, initial, threads, workers[0], step, feed, state)
 
 
-def choose_sum(setup: Setup) -> None:
+def choose_sum(setup: Setup, stored: Mapping[str, str] | None = None) -> None:
     """Settle how gradients are summed in all-reduce; the same on every rank, and printed and stored as such.
+
+    Args:
+        setup: gets the choice.
+        stored: what an earlier part of the run chose on as many ranks; it holds where it can be done here.
 
     Raises:
         AgreedExit: on every rank, when what was asked for cannot be done.
     """
     config, about = setup.config, setup.description
+    if stored and (config.allreduce, config.shard_optimizer) == ("auto", "auto"):
+        backend, owners = stored.get("allreduce", ""), stored.get("shard_optimizer") == "on"
+        if backend in BACKENDS and not usable(backend, setup.world):
+            setup.allreduce = Measured(AllReduceChoice(backend, owners), reason=AS_BEFORE)
+            return
     with phase(setup.world, "choosing an all-reduce", meets=True):
         setup.allreduce = choose_allreduce(
             setup.world,
@@ -174,31 +185,34 @@ def choose_sum(setup: Setup) -> None:
         )
 
 
-def choose(setup: Setup, size: int) -> None:
+def choose(setup: Setup, size: int, stored: Mapping[str, str] | None = None) -> None:
     """Trace the gradient step, and decide by measuring whether XLA compiles it, the same on all ranks.
 
     Args:
         setup: its step is made ready.
         size: samples of a full batch, for which alone XLA is used; the odd last one of an epoch does without it.
+        stored: what an earlier part of the run chose.
 
     Raises:
         AgreedExit: on every rank, when the model cannot be traced on any.
     """
     measured: tuple[float | None, float | None, str] | None = None
-    step, feed, config = setup.step, setup.feed, setup.config
+    step, feed, jit = setup.step, setup.feed, setup.config.jit
+    if jit == "auto" and stored and "jit" in stored:
+        jit, setup.jit_reason = ("on" if stored["jit"] == "on" else "off"), AS_BEFORE
     with phase(setup.world, "tracing the gradient step"):
         if step is not None and feed is not None:
             batch = feed.batch(Ticket(0, 0, 0, size))
-            if config.jit == "auto":
+            if jit == "auto":
                 from mpitrain.parameters.keras_jit import measure_jit
 
                 found = measure_jit(step, batch, timed=setup.world.rank == setup.first_worker)
                 measured = found.plain, found.compiled, found.reason
             else:
-                step.jit = config.jit == "on"
+                step.jit = jit == "on"
                 step.prepare(batch)
-    setup.jit = config.jit == "on"
-    if config.jit == "auto":
+    setup.jit = jit == "on"
+    if jit == "auto":
         # The others sleep here meanwhile, and leave the processor to the one that measures.
         plain, compiled, setup.jit_reason = setup.world.share(measured, setup.first_worker, "choosing by measurement")
         setup.jit = plain is not None and compiled is not None and compiled < WORTH_IT * plain

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpitrain.checkpoints.find import checkpoints_of
 from mpitrain.cluster.job import start_mpi
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits
 from mpitrain.cluster.roles import assign
 from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
-from mpitrain.config import RunConfig, eval_distance
+from mpitrain.config import RunConfig, checkpoint_distance, eval_distance
 from mpitrain.data.mnist import Dataset
 from mpitrain.errors import InputError
 from mpitrain.exchange.policy import Policy
-from mpitrain.exchange.tickets import TicketBook
+from mpitrain.exchange.tickets import Place, TicketBook
 from mpitrain.pairs import check
 from mpitrain.reporting.history import HistoryRecord
 from mpitrain.reporting.stream import say
@@ -21,7 +22,9 @@ from mpitrain.reporting.summary import Summary
 from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
+from mpitrain.training.resuming import Earlier, check_fits, differences, restore_parameters, restore_step
 from mpitrain.training.run import Run
+from mpitrain.training.saving import Saver, When
 from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, transport_of
 
 
@@ -97,12 +100,30 @@ class Trainer:
             output = Output(world, roles, config)
             with output.accounting():
                 setup = prepare(world, config, roles.workers, self._model, data)
-                book, cuts = schedule(setup, self._policy)
-                choose(setup, setup.full_batch)
+                earlier = output.earlier
+                if earlier is not None:
+                    self._check_and_restore(setup, earlier)
+                book, cuts = schedule(setup, self._policy, earlier)
+                chosen = earlier.manifest.choices if earlier is not None else None
+                choose(setup, setup.full_batch, chosen)
                 if not roles.servers:
-                    choose_sum(setup)
+                    alike = earlier is not None and earlier.manifest.workers == len(roles.workers)
+                    choose_sum(setup, chosen if alike else None)
+                saver = Saver(
+                    world, roles.keeper, checkpoints_of(output.path).path, output.sees, when(config, book), config.keep
+                )
                 with open_progress(world, roles, book, config.eval_on) as progress:
-                    run = Run(setup, self._policy, roles, book, cuts, progress, output.run_dir)
+                    run = Run(
+                        setup,
+                        self._policy,
+                        roles,
+                        book,
+                        cuts,
+                        progress,
+                        output.run_dir,
+                        saver=saver,
+                        earlier=earlier,
+                    )
                     output.resolved(setup, book, run.rate.base, progress)
                     outcome = run.execute()
                     if outcome.summary.status == "complete":
@@ -113,13 +134,37 @@ class Trainer:
             output.close()
         return self.history
 
+    def _check_and_restore(self, setup: Setup, earlier: Earlier) -> None:
+        world, roles = self.world, self.roles
+        with phase(world, "comparing with the checkpoint", meets=True):
+            check_fits(earlier, setup.description, self.config)
+        restore_parameters(setup, earlier, roles.keeper)
+        worker = roles.workers.index(world.rank) if roles.works(world.rank) else None
+        restore_step(setup, earlier, worker)
+        if self.is_main:
+            say(f"mpitrain: going on from {earlier.folder}, at epoch {earlier.manifest.epoch:.2f}")
+            ranks = len(roles.workers), len(roles.servers)
+            for difference in differences(earlier, self.config, setup.description, *ranks):
+                say(f"mpitrain: {difference}")
 
-def schedule(setup: Setup, policy: Policy) -> tuple[TicketBook, tuple[int, ...]]:
-    """The tickets of a run, and the versions at which all ranks meet."""
+
+def when(config: RunConfig, book: TicketBook) -> When:
+    """When a run saves."""
+    distance, unit = checkpoint_distance(config.checkpoint_every)
+    if distance is None:
+        return When()
+    if unit == "seconds":
+        return When(seconds=distance)
+    return When(frozenset(book.cuts(distance, unit)), at_end=True)
+
+
+def schedule(setup: Setup, policy: Policy, earlier: Earlier | None = None) -> tuple[TicketBook, tuple[int, ...]]:
+    """The tickets of a run, and the versions at which all ranks meet to evaluate."""
     about, config = setup.description, setup.config
     total = None if config.epochs is None else max(1, round(config.epochs * about.samples))
     size = setup.step_size * policy.parts
-    book = TicketBook(about.samples, size, total, config.train_steps, policy.tickets)
+    begin, version = (earlier.manifest.place, earlier.manifest.step) if earlier else (Place(), 0)
+    book = TicketBook(about.samples, size, total, config.train_steps, policy.tickets, begin, version)
     return book, book.cuts(*eval_distance(config.eval_every))
 
 

@@ -36,8 +36,8 @@ class PixelStep(SoftmaxStep):
         pass
 
 
-def replace_keras(make_step: Callable[[], PixelStep]) -> None:
-    """Each worker of a run calls ``make_step`` for a model, from now on; ``model.keras`` is the parameters' bytes."""
+def install(make_step: Callable[[], PixelStep]) -> None:
+    """From now on each worker of a run calls ``make_step`` for a model; ``model.keras`` is the parameters' bytes."""
 
     def make(config: RunConfig, model: Any, data: Dataset, worker: int, threads: int) -> tuple[PixelStep, Description]:
         step = make_step()
@@ -54,8 +54,8 @@ def replace_keras(make_step: Callable[[], PixelStep]) -> None:
 
 
 def main(make_step: Callable[[], PixelStep], arguments: Sequence[str]) -> int:
-    """``python -m mpitrain ARGUMENTS`` with what :func:`replace_keras` gives."""
-    replace_keras(make_step)
+    """``python -m mpitrain ARGUMENTS``, where each worker calls ``make_step`` for a model."""
+    install(make_step)
     from mpitrain.__main__ import main as command
 
     return command(["--dataset", "mnist-sample", "--model", "mlp", "--jit", "off", "--threads", "1", *arguments])

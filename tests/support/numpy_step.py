@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class SoftmaxStep:
         self.state = np.zeros(FEATURES)
         self.poison: set[int] = set()
         self.runs = 0
+        self.carried: list[np.ndarray] = []
         self._seconds, self._jitter = seconds, jitter
         self._random = np.random.default_rng(seed)
         self._gradient = np.zeros(self.layout.size, np.float32)
@@ -31,6 +33,9 @@ class SoftmaxStep:
     def initial(self, seed: int = 0) -> np.ndarray:
         random = np.random.default_rng(seed)
         return self.layout.pack([random.normal(0, 0.3, e.shape).astype(np.float32) for e in self.layout.entries])
+
+    def carry_on(self, values: Sequence[np.ndarray], seeds: bool = True) -> None:
+        self.carried = list(values)
 
     def run(self, parameters: np.ndarray, batch: Batch, on_ready: OnReady | None = None) -> StepResult:
         time.sleep(self._seconds + self._jitter * self._random.random())

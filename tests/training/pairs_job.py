@@ -54,7 +54,7 @@ def working() -> Iterator[tuple[str, RunConfig]]:
 
 def main(folder: Path) -> None:
     """Run all; the chief writes each run's summary."""
-    numpy_job.replace_keras(numpy_job.PixelStep)
+    numpy_job.install(numpy_job.PixelStep)
     from mpitrain.cluster.hooks import install_hooks
     from mpitrain.cluster.job import start_mpi, stop_mpi
     from mpitrain.training.trainer import Trainer

@@ -25,16 +25,18 @@ class Measured:
         choice: the same on every rank.
         seconds: of summing and updating once; empty where nothing had to be measured.
         fits: back end → seconds of a sum before its first byte, and bytes of the vector per second from then on.
+        reason: why that was so.
     """
 
     choice: AllReduceChoice
     seconds: Mapping[AllReduceChoice, float] = field(default_factory=dict)
     fits: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    reason: str = "as asked"
 
     def describe(self) -> str:
         """For people."""
         told = ", ".join(f"{choice.name} {seconds * 1e3:.3g} ms" for choice, seconds in self.seconds.items())
-        return f"all-reduce: {self.choice.name} ({told or 'as asked'})"
+        return f"all-reduce: {self.choice.name} ({told or self.reason})"
 
 
 def choose_allreduce(

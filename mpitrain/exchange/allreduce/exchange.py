@@ -9,13 +9,13 @@ from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.errors import DivergedError
 from mpitrain.exchange.allreduce.updates import EveryoneUpdates, OwnersUpdate
 from mpitrain.exchange.allreduce.wire import WireOverflowError
-from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
+from mpitrain.exchange.base import Cut, OnCut, Plan, Portion, Spent, Stopwatch, Traffic, bad_gradient
 from mpitrain.exchange.combine import coefficients
-from mpitrain.exchange.tickets import Ticket
+from mpitrain.exchange.tickets import Place, Ticket, Tickets
 from mpitrain.parameters.layout import Layout, aligned_zeros
 from mpitrain.parameters.step import StepResult
 
-_HEAD = 3  # weight, finite, asked to stop
+_HEAD = 4  # weight, finite, asked to stop, asked to meet
 _NOTHING = np.empty(0)
 
 
@@ -46,7 +46,7 @@ class AllReduceExchange:
     ) -> None:
         self._world, self._plan, self._on_cut = world, plan, on_cut
         self._update = update
-        self._tickets = iter(plan.book)
+        self._tickets = Tickets(plan.book)
         self._cuts = iter(plan.cuts)
         self._next_cut = next(self._cuts)
         self._tail = np.zeros(_HEAD + plan.sums + plan.state)
@@ -58,14 +58,17 @@ class AllReduceExchange:
             world.comm.Bcast(initial[low : low + MAX_COUNT], 0)
         self.parameters = update.begin(initial)
         self.state: np.ndarray | None = None
-        self.totals = Totals.empty(plan.sums)
+        self.totals = plan.begin()
         self.spent, self.traffic = Spent(), Traffic()
         self.dropped = 0
         self._watch = Stopwatch()
 
     def start(self) -> Ticket | None:
-        """This rank's part of the first global batch."""
+        """This rank's part of the first global batch; None where a resumed run had come to its end."""
         self._watch = Stopwatch()
+        if self.totals.version >= self._plan.cuts[-1]:
+            self._on_cut(self.totals.version, Cut.LAST)
+            return None
         return self._next_ticket()
 
     def ready(self, part: slice) -> None:
@@ -81,8 +84,8 @@ class AllReduceExchange:
         self._gather_tails(result)
         spent.waiting += self._watch.lap()
         heads = self._tails[:, :_HEAD].tolist()  # numbers of Python's own: there are few
-        self._count_bad([bool(finite) for _, finite, _ in heads])
-        weights = [weight if finite else 0.0 for weight, finite, _ in heads]
+        self._count_bad([bool(head[1]) for head in heads])
+        weights = [head[0] if head[1] else 0.0 for head in heads]
         if any(weights):
             factors, scale = coefficients(weights, plan.undivided)
             rate = plan.learning_rate(version)
@@ -95,17 +98,25 @@ class AllReduceExchange:
                 self._drop_all(used)
             self.traffic.data += self._update.backend.sent
         reached = self.totals.version == self._next_cut and self.totals.version != version
-        stopped = any(stop for _, _, stop in heads)
-        if (reached or stopped) and self._cut(reached, stopped):
+        stopped, asked = any(head[2] for head in heads), any(head[3] for head in heads)
+        if (reached or stopped or asked) and self._cut(reached, stopped):
             return None
         return self._next_ticket()
+
+    def portion(self) -> Portion:
+        """See ``Exchange.portion``."""
+        return self._update.portion()
+
+    def place(self) -> Place:
+        """See ``Exchange.place``."""
+        return self._tickets.place()
 
     def close(self) -> None:
         """Give back what the back end holds."""
         self._update.backend.close()
 
     def _next_ticket(self) -> Ticket | None:
-        ticket = next(self._tickets, None)
+        ticket = self._tickets.take()
         if ticket is None:
             # Tickets end short of the last cut only where samples are counted and an update was dropped.
             if self.totals.version != self._plan.cuts[-1]:
@@ -115,7 +126,7 @@ class AllReduceExchange:
 
     def _gather_tails(self, result: StepResult) -> None:
         world, tail = self._world, self._tail
-        tail[:_HEAD] = result.weight, result.finite, self._plan.stopping()
+        tail[:_HEAD] = result.weight, result.finite, self._plan.stopping(), self._plan.due()
         tail[_HEAD : _HEAD + self._plan.sums] = result.sums
         tail[_HEAD + self._plan.sums :] = result.state
         if world.size == 1:
@@ -160,7 +171,8 @@ class AllReduceExchange:
     def _cut(self, reached: bool, stopped: bool) -> bool:
         why = Cut.LAST if reached and self._next_cut == self._plan.cuts[-1] else Cut(Cut.STOPPED * stopped)
         stop = self._on_cut(self.totals.version, why)
-        self._next_cut = next(self._cuts, self._next_cut)
+        if reached:
+            self._next_cut = next(self._cuts, self._next_cut)
         self._watch.lap()
         return stop or why is not Cut.ON_THE_WAY
 

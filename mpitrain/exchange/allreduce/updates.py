@@ -10,7 +10,7 @@ import numpy as np
 from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce.backend import Backend, OwningBackend
 from mpitrain.exchange.allreduce.backends import AllReduceChoice, open_backend
-from mpitrain.exchange.base import Spent, Stopwatch
+from mpitrain.exchange.base import Portion, Spent, Stopwatch
 from mpitrain.parameters.layout import Layout
 from mpitrain.parameters.optimizers import SliceOptimizer
 
@@ -51,6 +51,10 @@ class EveryoneUpdates:
         spent.update += watch.lap()
         return self._parameters
 
+    def portion(self) -> Portion:
+        """All that every rank holds."""
+        return Portion(slice(0, self._parameters.size), self._parameters, self._optimizer, shared=True)
+
 
 class OwnersUpdate:
     """Each rank sums its own slice and applies the optimizer to it, block by block; the others read what comes out.
@@ -90,6 +94,11 @@ class OwnersUpdate:
         spent.exchange += watch.lap()
         self._now, self._next = self._next, self._now
         return self._now
+
+    def portion(self) -> Portion:
+        """What this rank owns."""
+        own = self.backend.own
+        return Portion(own, self._now[own], self._optimizer)
 
 
 def open_update(

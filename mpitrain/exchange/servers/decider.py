@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpitrain.exchange.allreduce.exchange import average_state
-from mpitrain.exchange.base import Plan, Totals
+from mpitrain.exchange.base import Plan
 from mpitrain.exchange.servers.messages import Action, Entry, Push
 from mpitrain.exchange.servers.tally import Drop, Tally
-from mpitrain.exchange.tickets import Ticket
+from mpitrain.exchange.tickets import Place, Ticket, Tickets
 
 
 class Decider(ABC):
@@ -28,12 +28,11 @@ class Decider(ABC):
     def __init__(self, workers: Sequence[int], plan: Plan) -> None:
         self.workers = tuple(workers)
         self.plan = plan
-        self.totals = Totals.empty(plan.sums, len(workers))
+        self.totals = plan.begin(len(workers))
         self.tally = Tally.of(workers)
         self.state = np.empty(0)
         self._culprit = (-1, -1)
-        self._tickets = iter(plan.book)
-        self._upcoming = next(self._tickets, None)
+        self._tickets = Tickets(plan.book)
         self._cuts = list(plan.cuts)
         self._idle: list[int] = []
         self._in_flight: dict[int, Ticket] = {}
@@ -50,6 +49,16 @@ class Decider(ABC):
     def stop(self) -> None:
         """Give no more tickets: the run ends when what is in flight has settled."""
         self._stopping = True
+
+    def cut_soon(self) -> None:
+        """Let all meet at the first version at which nothing need be in flight."""
+        soon = self.totals.version + max(1, self._updates_under_way())
+        if soon < self._cuts[0]:
+            self._cuts.insert(0, soon)
+
+    def place(self) -> Place:
+        """At a cut, how far the run has come in its data."""
+        return self._tickets.place()
 
     def ready(self, worker: int) -> list[Entry]:
         """A worker has asked for a ticket."""
@@ -78,10 +87,13 @@ class Decider(ABC):
     def _hand_out(self) -> list[tuple[int, Ticket]]:
         """Give tickets to idle workers as far as tickets may go out now."""
 
+    def _updates_under_way(self) -> int:
+        """Updates that tickets in flight will make, as far as their gradients are good."""
+        return 1
+
     def _take(self) -> Ticket:
-        ticket = self._upcoming
+        ticket = self._tickets.take()
         assert ticket is not None
-        self._upcoming = next(self._tickets, None)
         return ticket
 
     def _settle(self, pushes: Sequence[Push]) -> list[Entry]:
@@ -165,7 +177,7 @@ class Decider(ABC):
 
     def _exhausted(self) -> bool:
         """Whether no ticket is left, when none is in flight."""
-        return self._upcoming is None
+        return self._tickets.upcoming is None
 
     def _agree_on_state(self, pushes: Sequence[Push]) -> None:
         """All workers go on from the averages of those that made the update."""

@@ -10,7 +10,7 @@ from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
 from mpitrain.errors import DivergedError, MpitrainError
-from mpitrain.exchange.base import Cut, OnCut, Plan, Spent, Stopwatch, Totals, Traffic, bad_gradient
+from mpitrain.exchange.base import Cut, OnCut, Plan, Portion, Spent, Stopwatch, Totals, Traffic, bad_gradient
 from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.endpoint import Endpoint
@@ -19,7 +19,7 @@ from mpitrain.exchange.servers.server import Outgoing, Server
 from mpitrain.exchange.servers.slots import SharedSlots, Slots, TravellingSlots
 from mpitrain.exchange.servers.tally import Tally
 from mpitrain.exchange.servers.transport import SharedVectors
-from mpitrain.exchange.tickets import Ticket
+from mpitrain.exchange.tickets import Place, Ticket
 from mpitrain.parameters.layout import Layout, aligned_zeros
 from mpitrain.parameters.optimizers import SliceOptimizer
 from mpitrain.parameters.step import StepResult
@@ -61,7 +61,7 @@ class WorkerExchange:
         self._memory = memory
         self.parameters = memory.slots[0] if memory else aligned_zeros(layout.size, layout.dtype)
         self.state: np.ndarray | None = None
-        self.totals = Totals.empty(plan.sums, len(roles.workers))
+        self.totals = plan.begin(len(roles.workers))
         self.spent = Spent()
         self.dropped = 0
         self.weight = 0.0
@@ -105,6 +105,12 @@ class WorkerExchange:
         mine[:] = gradient[shard]
         self.traffic.data += mine.nbytes
         return None
+
+    def portion(self) -> None:
+        """Servers hold what a checkpoint keeps."""
+
+    def place(self) -> None:
+        """Server 0 hands the data out."""
 
     def close(self) -> None:
         """Give the links back."""
@@ -194,7 +200,8 @@ class ServerLoop:
     ) -> None:
         me = roles.servers.index(world.rank)
         mine, initial = shards[me], parameters[shards[me]]
-        self._world, self._on_cut, self._stopping, self._decider = world, on_cut, plan.stopping, decider
+        self._world, self._on_cut, self._plan, self._decider = world, on_cut, plan, decider
+        self._part = mine
         slots: Slots
         if memory is not None:
             self._gradients = {w: vector[mine] for w, vector in memory.gradients.items()}
@@ -206,10 +213,16 @@ class ServerLoop:
         slots[0][:] = initial
         self._receives = memory is None
         rules = policy, plan.undivided, decider
-        self.server = Server(world.rank, roles.servers, self._gradients, slots, optimizer, *rules)
+        version = 0 if plan.totals is None else plan.totals.version
+        self.server = Server(world.rank, roles.servers, self._gradients, slots, optimizer, *rules, version=version)
         others = roles.servers[1:] if me == 0 else roles.servers[:1]
         codec = Codec(len(roles.workers), plan.sums, plan.state)
         self._link = Endpoint(world, (*others, *roles.workers), codec)
+
+    @property
+    def totals(self) -> Totals | None:
+        """Of all that was applied, on server 0."""
+        return self._decider.totals if self._decider else None
 
     @property
     def tally(self) -> Tally | None:
@@ -234,8 +247,10 @@ class ServerLoop:
             now.stage = Stage.RUN
             if self._receives and isinstance(message, Push) and message.carries_gradient:
                 link.receive_slice(rank, self._gradients[message.worker])
-            if isinstance(message, Ready | Push | Held) and self._stopping():
+            if isinstance(message, Ready | Push | Held) and self._plan.stopping():
                 message.stop = True
+            if self._plan.due() and self._decider:
+                self._decider.cut_soon()
             for out in server.on(message):
                 self._send(out)
             if server.reached is Action.FAIL:
@@ -247,6 +262,14 @@ class ServerLoop:
                 why = _CUTS[server.reached]
                 if self._on_cut(server.version, why) or why is not Cut.ON_THE_WAY:
                     return
+
+    def portion(self) -> Portion:
+        """See ``Exchange.portion``: this server's shard."""
+        return Portion(self._part, self.server.parameters, self.server.optimizer)
+
+    def place(self) -> Place | None:
+        """See ``Exchange.place``."""
+        return self._decider.place() if self._decider else None
 
     def close(self) -> None:
         """Give the links back."""

@@ -9,7 +9,7 @@ from mpitrain.exchange.base import Plan
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.messages import Entry, Push
 from mpitrain.exchange.servers.tally import Drop
-from mpitrain.exchange.tickets import Ticket
+from mpitrain.exchange.tickets import Place, Ticket
 
 
 class Synchronous(Decider):
@@ -25,7 +25,7 @@ class Synchronous(Decider):
 
     def _hand_out(self) -> list[tuple[int, Ticket]]:
         everyone = len(self._idle) == len(self.workers)
-        if not everyone or not self._upcoming or self.totals.version >= self._cuts[0]:
+        if not everyone or not self._tickets.upcoming or self.totals.version >= self._cuts[0]:
             return []
         ticket = self._take()
         self._idle.clear()
@@ -61,6 +61,10 @@ class Backed(Decider):
         """A worker has asked for a ticket."""
         return super().ready(worker) + self._give_up()
 
+    def place(self) -> Place:
+        """At a cut, how far the run has come in its data: samples of late gradients wait to be handed out again."""
+        return self._tickets.place(self._returned)
+
     def overtaken(self) -> list[int]:
         """Workers, each named once for a ticket, that compute what will be dropped."""
         late = [w for w in self._in_flight if self._began.get(w, self.totals.version) < self.totals.version]
@@ -89,7 +93,7 @@ class Backed(Decider):
         answered: list[tuple[int, Ticket]] = []
         while self._idle and not self._exhausted() and self.totals.version < self._cuts[0]:
             worker = self._idle.pop(0)
-            fresh = not self._returned or (worker in self._tardy and self._upcoming)
+            fresh = not self._returned or (worker in self._tardy and self._tickets.upcoming)
             self._in_flight[worker] = self._take() if fresh else self._returned.popleft()
             self._began[worker] = self.totals.version
             answered.append((worker, self._in_flight[worker]))
@@ -145,7 +149,7 @@ class Asynchronous(Decider):
         slowest = min(self._clocks.values())
         for worker in self._idle[:]:
             missing = (self._cuts[0] - self.totals.version) * self._quorum - self._taken
-            if not self._upcoming or len(self._in_flight) >= missing:
+            if not self._tickets.upcoming or len(self._in_flight) >= missing:
                 break
             lead = self._clocks[worker] - slowest
             if self._bound is not None and lead > self._bound:
@@ -155,6 +159,9 @@ class Asynchronous(Decider):
             self._in_flight[worker] = self._take()
             answered.append((worker, self._in_flight[worker]))
         return answered
+
+    def _updates_under_way(self) -> int:
+        return -(-(self._taken + len(self._in_flight)) // self._quorum)
 
     def _agree_on_state(self, pushes: Sequence[Push]) -> None:
         """Workers keep their own state until the next cut."""

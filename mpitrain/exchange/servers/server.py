@@ -38,6 +38,7 @@ class Server:
         undivided: whether gradients are added and not averaged.
         decider: on server 0, else None.
         clock: seconds, for measuring updates.
+        version: updates that had been applied before a resumed run goes on.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Server:
         undivided: bool = False,
         decider: Decider | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        version: int = 0,
     ) -> None:
         self._rank, self._servers, self._gradients = rank, servers, gradients
         self._optimizer, self._decider, self._clock = optimizer, decider, clock
@@ -62,7 +64,7 @@ class Server:
         self._holders: dict[tuple[int, int], int] = {}
         self._sent: dict[int, int] = {}
         self._failed: set[int] = set()
-        self.version = 0
+        self.version = version
         self.reached: Action = Action.RUN
         """CUT, END or STOP when the last message has made everybody meet; FAIL when all workers know of a failure."""
         self.culprit = (-1, -1)
@@ -73,6 +75,11 @@ class Server:
     def parameters(self) -> np.ndarray:
         """The shard at ``version``; read only."""
         return self._slots[self._current]
+
+    @property
+    def optimizer(self) -> SliceOptimizer:
+        """Of the shard."""
+        return self._optimizer
 
     def slot(self, index: int) -> np.ndarray:
         """The memory of a parameter slot."""

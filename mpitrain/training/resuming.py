@@ -1,0 +1,257 @@
+"""Going on from a checkpoint: whether it fits this run, and its vectors into the hands of those who need them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain.checkpoints.manifest import Manifest
+from mpitrain.checkpoints.packing import Holding, Packing
+from mpitrain.checkpoints.reader import Reader, scatter
+from mpitrain.cluster.world import MAX_COUNT, World
+from mpitrain.config import RunConfig
+from mpitrain.errors import InputError
+from mpitrain.exchange.base import Portion, Totals
+from mpitrain.reporting.history import HistoryRecord
+from mpitrain.training import travelling
+from mpitrain.training.holdings import OPTIMIZER, PARAMETERS, Holdings
+from mpitrain.training.phases import phase
+from mpitrain.training.setup import Description, Setup
+
+log = logging.getLogger("mpitrain")
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The part of a run that a checkpoint holds, the same on every rank.
+
+    Args:
+        folder: of the checkpoint.
+        manifest: of it.
+        history: the records up to there.
+        arrays: the small arrays; see ``carried_name``.
+    """
+
+    folder: Path
+    manifest: Manifest
+    history: tuple[HistoryRecord, ...] = ()
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def totals(self, workers: int) -> Totals:
+        """What was applied, with counts of dropped gradients for as many workers as count them now."""
+        totals = self.manifest.totals.copy()
+        dropped = np.zeros(workers, np.int64)
+        known = min(workers, totals.dropped.size)
+        dropped[:known] = totals.dropped[:known]
+        return replace(totals, dropped=dropped)
+
+
+STATE = "state"
+
+
+def carried_name(worker: int, index: int) -> str:
+    """The small array that holds the ``index``-th thing that a worker carries on for itself."""
+    return f"worker.{worker}.{index}"
+
+
+def alone_name(worker: int, name: str) -> str:
+    """The array of ``name`` that a worker keeps where it steps alone."""
+    return f"worker.{worker}.alone.{name}"
+
+
+def alone(arrays: Mapping[str, np.ndarray], worker: int) -> dict[str, np.ndarray]:
+    """What ``worker`` kept where it stepped alone, by name; empty where there was no such worker."""
+    begin = alone_name(worker, "")
+    return {name.removeprefix(begin): value for name, value in arrays.items() if name.startswith(begin)}
+
+
+def carried(arrays: Mapping[str, np.ndarray], worker: int) -> list[np.ndarray]:
+    """What ``worker`` carried on; empty where there was no such worker."""
+    found: list[np.ndarray] = []
+    while (name := carried_name(worker, len(found))) in arrays:
+        found.append(arrays[name])
+    return found
+
+
+def check_fits(earlier: Earlier, about: Description, config: RunConfig) -> None:
+    """Whether a run goes on where the checkpoint stands.
+
+    Raises:
+        InputError: naming what differs.
+    """
+    manifest, where = earlier.manifest, f"the checkpoint {earlier.folder}"
+    theirs, mine = _names(manifest.layout), _names([(e.name, e.shape) for e in about.layout.entries])
+    if (theirs, manifest.dtype) != (mine, about.layout.dtype.name):
+        raise InputError(f"{where} is of another model ({_difference(theirs, mine, manifest, about)}): name its own")
+    kind = manifest.state, manifest.totals.sums.size, manifest.undivided
+    if kind != (about.state, about.sums, about.undivided):
+        raise InputError(f"{where} is of another model (other state beside the parameters, or another loss)")
+    if manifest.samples != about.samples:
+        raise InputError(
+            f"{where} is of a run on {manifest.samples:,} training samples of {manifest.dataset}, but "
+            f"{about.dataset} has {about.samples:,}: name the same data"
+        )
+    seed = manifest.config.get("seed")
+    if seed != config.seed:
+        raise InputError(
+            f"{where} is of a run with --seed {seed}, and this one has {config.seed}: the order of the data follows "
+            "from it, so give the same"
+        )
+    if config.train_steps is not None and config.train_steps < manifest.step:
+        raise InputError(
+            f"{where} has {manifest.step:,} updates, more than --train-steps {config.train_steps}: train longer, or "
+            "resume from an earlier one"
+        )
+    if config.epochs is not None and round(config.epochs * about.samples) < manifest.place.settled:
+        raise InputError(
+            f"{where} has seen {manifest.epoch:.2f} epochs, more than --epochs {config.epochs:g}: train longer, or "
+            "resume from an earlier one"
+        )
+
+
+def differences(earlier: Earlier, config: RunConfig, about: Description, workers: int, servers: int) -> list[str]:
+    """What is not as it was, for people."""
+    was = earlier.manifest
+    told = []
+    if (was.mode, was.workers, was.servers) != (config.mode, workers, servers):
+        told.append(
+            f"{was.mode} with {was.workers} workers and {was.servers} servers became {config.mode} with {workers} and "
+            f"{servers}"
+        )
+    if was.optimizer != about.optimizer and was.optimizer.name != about.optimizer.name:
+        told.append(f"{about.optimizer.name} begins anew, for the checkpoint has what {was.optimizer.name} keeps")
+    if was.dataset != about.dataset:
+        told.append(f"the data set was called {was.dataset}, and is called {about.dataset}")
+    left = max(0, was.workers - workers)
+    if left and earlier.arrays.keys() - {STATE}:
+        told.append(f"the random states of {left} workers are left out")
+    return told
+
+
+def restore_parameters(setup: Setup, earlier: Earlier, keeper: int) -> None:
+    """Put the checkpoint's parameters into ``setup.initial`` on every rank; each must call it.
+
+    Raises:
+        AgreedExit: on every rank, when the checkpoint cannot be read.
+    """
+    world, layout = setup.world, setup.description.layout
+    with phase(world, "reading the checkpoint"):
+        if world.rank == keeper:
+            packing = Packing(layout)
+            whole = Holding(PARAMETERS, layout.dtype, 0, packing.size, lambda: setup.initial, packing)
+            setup.initial[:] = 0
+            Reader(earlier.folder, earlier.manifest).fill(whole, setup.initial)
+    world.meet("sharing the parameters")
+    for low in range(0, layout.size, MAX_COUNT):
+        world.comm.Bcast(setup.initial[low : low + MAX_COUNT], keeper)
+
+
+def restore_optimizer(
+    world: World, earlier: Earlier, holdings: Holdings, portion: Portion | None, about: Description, keeper: int
+) -> None:
+    """Give every optimizer its part of what the checkpoint's had; each rank must call it.
+
+    Raises:
+        AgreedExit: on every rank, when the checkpoint does not fit, or cannot be read.
+    """
+    manifest = earlier.manifest
+    if manifest.optimizer.name != about.optimizer.name:
+        return
+    stored = manifest.vectors()
+    with phase(world, "comparing the optimizer's state"):
+        for name, size in holdings.totals.items():
+            if stored.get(name, size) != size:
+                raise InputError(
+                    f"the checkpoint {earlier.folder} has {stored[name]:,} elements of the optimizer's "
+                    f"{name.removeprefix(OPTIMIZER)}, and this model's has {size:,}"
+                )
+    reader = Reader(earlier.folder, manifest)
+    mine = [] if portion is None else [h for h in holdings.of(portion) if h.name in stored and h.name != PARAMETERS]
+    with phase(world, "reading the optimizer's state"):
+        if holdings.sees[world.rank] and portion is not None:
+            for holding in mine:
+                _restore(portion, holding, partial(reader.fill, holding))
+    _restore_afar(world, reader, holdings, mine, portion, keeper)
+    # Workers that stepped alone leave no common state: then the optimizer begins anew, its count of updates too.
+    if portion is not None and all(name in stored for name in holdings.totals):
+        portion.optimizer.iterations = manifest.iterations
+
+
+def restore_step(setup: Setup, earlier: Earlier, worker: int | None) -> None:
+    """Let this rank's step go on from the checkpoint's state.
+
+    Args:
+        setup: its step, and the state that it begins with, become the checkpoint's.
+        earlier: the checkpoint.
+        worker: this rank's index among the workers; None on a server.
+
+    Raises:
+        AgreedExit: on every rank, when what a worker carries on is of another model.
+    """
+    with phase(setup.world, "going on from the model's state"):
+        if setup.step is not None and worker is not None:
+            setup.initial_state = earlier.arrays.get(STATE, setup.initial_state)
+            own = carried(earlier.arrays, worker)
+            # A worker that is new has random states of its own, but counters as another's.
+            values = own or carried(earlier.arrays, 0)
+            if values:
+                setup.step.carry_on(values, seeds=bool(own))
+
+
+def _restore(portion: Portion, holding: Holding, fill: Callable[[np.ndarray], None]) -> None:
+    slot = holding.name.removeprefix(OPTIMIZER)
+    memory = portion.optimizer.slot(slot)
+    fill(memory)
+    portion.optimizer.set_slot(slot, memory)
+
+
+def _restore_afar(
+    world: World, reader: Reader, holdings: Holdings, mine: list[Holding], portion: Portion | None, keeper: int
+) -> None:
+    """The keeper reads for those who do not see the folder."""
+    if all(holdings.sees):
+        return
+    wanted = world.gather_all(
+        [] if holdings.sees[world.rank] else [(h.name, h.start, h.stop) for h in mine], "reading the optimizer's state"
+    )
+    for rank, parts in enumerate(wanted):
+        for index, (name, low, high) in enumerate(parts):
+            if world.rank == keeper:
+                pieces = reader.read(name, low, high)
+                travelling.send(world, (piece.view(np.uint8) for piece in pieces), rank)
+            elif world.rank == rank:
+                assert portion is not None
+                _restore(portion, mine[index], partial(_take, world, keeper, mine[index]))
+
+
+def _take(world: World, keeper: int, holding: Holding, memory: np.ndarray) -> None:
+    place = holding.start
+    for piece in travelling.receive(world, keeper):
+        values = piece.view(holding.dtype)
+        scatter(holding, memory, place, values)
+        place += values.size
+
+
+def _names(layout: object) -> list[tuple[str, tuple[int, ...]]]:
+    """Without the numbers that say how many layers a process has made."""
+    return [(re.sub(r"_\d+(?=/|$)", "", name), tuple(shape)) for name, shape in layout]  # type: ignore[attr-defined]
+
+
+def _difference(
+    theirs: list[tuple[str, tuple[int, ...]]],
+    mine: list[tuple[str, tuple[int, ...]]],
+    manifest: Manifest,
+    about: Description,
+) -> str:
+    if manifest.dtype != about.layout.dtype.name:
+        return f"it holds {manifest.dtype}, and this one {about.layout.dtype.name}"
+    for (name, shape), (other, wanted) in zip(theirs, mine, strict=False):
+        if (name, shape) != (other, wanted):
+            return f"it holds {name} of shape {list(shape)} where this one has {other} of {list(wanted)}"
+    return f"it holds {len(theirs)} variables, and this one {len(mine)}"
