@@ -113,7 +113,7 @@ def _expected(
 def sums(ranks: int) -> list[Sum]:
     """All of a world of ``ranks``."""
     found = []
-    for backend in BACKENDS:
+    for backend in (name for name in BACKENDS if name != "horovod"):  # it needs an environment of its own
         nodes = backend == "hierarchical"
         if nodes and ranks == 1:
             continue

@@ -113,7 +113,7 @@ def tensor_of(array: np.ndarray) -> Any:
         return tf.constant(array)
     # Only what numpy may write into can be handed on; Horovod writes into a tensor of its own.
     raw = (ctypes.c_char * array.nbytes).from_address(place)
-    alias = np.frombuffer(raw, array.dtype).reshape(array.shape)
+    alias = np.frombuffer(memoryview(raw), array.dtype).reshape(array.shape)
     return tf.experimental.dlpack.from_dlpack(alias.__dlpack__())
 
 
