@@ -30,6 +30,7 @@ def start_mpi(stall_timeout: float = STALL_TIMEOUT, start_timeout: float = START
     if not MPI.Is_initialized():
         launcher.check_library(launch, MPI.Get_library_version())
         launcher.skip_network_probes(launch, MPI.Get_library_version())
+        launcher.share_cores()
     now.stage = Stage.START
     dog = watchdog.start(launch, Limits(stall_timeout, start_timeout))
     if not MPI.Is_initialized():

@@ -125,6 +125,14 @@ def skip_network_probes(launch: Launch, library: str) -> None:
         os.environ["OMPI_MCA_btl"] = "self,sm"  # noqa: SIM112
 
 
+def share_cores() -> None:
+    """Have Open MPI offer the core to others while it waits, as ``waiting`` does, unless the user says otherwise.
+
+    It must be called before ``MPI_Init``.
+    """
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+
+
 def check_size(launch: Launch, size: int) -> None:
     """Refuse a world whose size, as MPI reports it, is not what the launcher started.
 
