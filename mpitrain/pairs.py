@@ -118,6 +118,7 @@ CONFLICTS = (
     Conflict("delay_compensation", "local_steps", _NO_GRADIENT),
     Conflict("delay_compensation", "elastic", _NO_GRADIENT),
     Conflict("staleness_damping", "elastic", "both ends of the force must move alike"),
+    Conflict("wire_dtype", "elastic", "both ends of the force must move alike"),
 )
 """Options that refuse each other; all other pairs work where both do."""
 
