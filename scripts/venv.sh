@@ -98,6 +98,20 @@ set_up_venv() {
     exec 9<&-
 }
 
+# A small environment .venv/$1 with an MPI of its own, $2, that borrows everything else from .venv.
+set_up_beside() {
+    beside=$venv/$1
+    [ ! -e "$beside/made" ] || return 0
+    say "installing $2 into $beside"
+    quietly "$venv/bin/python" -m venv --clear "$beside"
+    quietly "$beside/bin/python" -m pip install --no-input --disable-pip-version-check "$2" mpi4py
+    site=$("$beside/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    # The path comes after the environment's own packages, so that its mpi4py, which finds its MPI, wins.
+    "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/borrowed.pth"
+    echo "$root" >>"$site/borrowed.pth"
+    touch "$beside/made"
+}
+
 # Whatever its name (tensorflow, tensorflow-cpu, a build of one's own): two of them overwrite each other's files.
 has_tensorflow() {
     "$venv/bin/python" -c 'import sys; from importlib.metadata import packages_distributions as found

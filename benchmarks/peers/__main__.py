@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers.document import put
+from benchmarks.peers.document import cut, put
 from benchmarks.peers.jobs import (
     Job,
     Measured,
@@ -63,7 +63,7 @@ class Peer:
 PEERS = (
     Peer("horovod", "Horovod, its user's program", "all-reduce", {"": horovod_program}),
     Peer(
-        "horovod",
+        "horovod-sum",
         "Horovod's sum in mpitrain's step",
         "all-reduce",
         {
@@ -72,8 +72,8 @@ PEERS = (
         },
     ),
     Peer("mirrored", "MultiWorkerMirroredStrategy", "all-reduce", {"": multi_worker_mirrored}),
-    Peer("tf1", "TensorFlow 1 server, asynchronous", "ps-async", {"": tf1_servers(False)}),
-    Peer("tf1", "TensorFlow 1 server, synchronous", "ps-sync", {"": tf1_servers(True)}),
+    Peer("tf1-async", "TensorFlow 1 server, asynchronous", "ps-async", {"": tf1_servers(False)}),
+    Peer("tf1-sync", "TensorFlow 1 server, synchronous", "ps-sync", {"": tf1_servers(True)}),
     Peer("keras", "Keras alone", "one process", {"": keras_alone}),
 )
 
@@ -116,26 +116,41 @@ def table(task: Task, peers: Sequence[Peer], found: dict[str, list[Measured]]) -
     return "\n".join(lines) + "\n"
 
 
+def place(model: str) -> str:
+    """Where a model's table stands in a page."""
+    return f"peers {model}"
+
+
 def main() -> None:
     """Measure, print, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="cnn,lstm,mlp")
-    parser.add_argument("--peers", default="horovod,mirrored,tf1,keras")
+    parser.add_argument("--peers", default=",".join(peer.key for peer in PEERS), help="some of %(default)s")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, help="of each worker; by default another number for each model")
     parser.add_argument("--dataset", default="mnist")
-    parser.add_argument("--to", type=Path, default=DOCUMENT, help="a page that has a place for each model's table")
+    parser.add_argument(
+        "--to", type=Path, help="page with places for the tables; by default, with all peers, the docs'"
+    )
     arguments = parser.parse_args()
-    peers = [peer for peer in PEERS if peer.key in arguments.peers.split(",")]
-    if any(peer.key == "horovod" for peer in peers) and importlib.util.find_spec("horovod") is None:
+    keys = arguments.peers.split(",")
+    if unknown := {*keys} - {peer.key for peer in PEERS}:
+        parser.error(f"--peers names {', '.join(sorted(unknown))}, which is none of {parser.get_default('peers')}")
+    peers = [peer for peer in PEERS if peer.key in keys]
+    if any(key.startswith("horovod") for key in keys) and importlib.util.find_spec("horovod") is None:
         parser.error(
             f"{sys.executable} has no Horovod: scripts/install-horovod.sh builds it, or leave it out of --peers"
         )
-    for model in arguments.models.split(","):
+    page = arguments.to or (DOCUMENT if len(peers) == len(PEERS) else None)
+    models = arguments.models.split(",")
+    for model in models if page else ():
+        cut(page.read_text(), place(model))
+    for model in models:
         task = Task(model, arguments.steps or STEPS[model], arguments.dataset)
         text = table(task, peers, measure(task, peers, arguments.repeats))
         print(text, flush=True)
-        put(arguments.to, f"peers {model}", text)
+        if page:
+            put(page, place(model), text)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,21 @@ import os
 from pathlib import Path
 
 
-def put(page: Path, place: str, text: str) -> None:
-    """Replace what stands in ``page`` between ``<!-- PLACE -->`` and ``<!-- end of PLACE -->``.
+def cut(page: str, place: str) -> tuple[str, str]:
+    """What stands in ``page`` up to the line ``<!-- PLACE -->``, and from the line ``<!-- end of PLACE -->`` on.
 
     Raises:
         ValueError: the page has no such place, or several.
     """
-    begin, end = f"<!-- {place} -->\n", f"<!-- end of {place} -->"
-    whole = page.read_text()
-    if whole.count(begin) != 1 or whole.count(end) != 1 or whole.index(begin) > whole.index(end):
-        raise ValueError(f"{page} needs one line {begin.strip()} and after it one {end}")
-    before, rest = whole.split(begin)
-    after = rest.split(end)[1]
-    new = page.with_name(page.name + ".new")
-    new.write_text(f"{before}{begin}{text}{end}{after}")
-    os.replace(new, page)
+    begin, end = f"<!-- {place} -->\n", f"<!-- end of {place} -->\n"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page needs one line {begin.strip()}, and below it one line {end.strip()}")
+    return page[: page.index(begin) + len(begin)], page[page.index(end) :]
+
+
+def put(path: Path, place: str, text: str) -> None:
+    """Put ``text`` into a place of the page at ``path``, instead of what was there."""
+    before, after = cut(path.read_text(), place)
+    new = path.with_name(path.name + ".new")
+    new.write_text(before + text + after)
+    os.replace(new, path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mpi import environment, launch, mpirun, run
+from tests.support.mpi import environment, launch, run
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOSE = 0.8
@@ -38,11 +38,24 @@ def test_all_reduce_costs_little() -> None:
 
 
 def test_servers_outrun_tensorflow_1() -> None:
-    variables = environment()
-    variables["PATH"] = f"{Path(mpirun()).parent}:{variables['PATH']}"
-    options = ["--models", "mlp", "--modes", "ps-async", "--repeats", "2"]
-    ended = run([sys.executable, "-m", "benchmarks.servers", *options], 280, variables, ROOT).check()
-    assert ratios(ended.out)["mlp"] >= LOOSE * 2
+    options = ["--models", "mlp", "--peers", "tf1-async", "--repeats", "2"]
+    ended = run([sys.executable, "-m", "benchmarks.peers", *options], 280, environment(), ROOT).check()
+    assert ratios(ended.out)["TensorFlow 1 server, asynchronous"] >= LOOSE * 2
+
+
+@pytest.mark.compiler
+@pytest.mark.timeout(600)
+def test_the_other_peers_start_and_are_compared(horovod: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- peers mlp -->\nold\n<!-- end of peers mlp -->\nafter\n")
+    options = ["--models", "mlp", "--repeats", "1", "--steps", "20", "--dataset", "mnist-sample", "--to", str(page)]
+    options += ["--peers", "horovod,mirrored"]
+    ended = run([str(horovod), "-m", "benchmarks.peers", *options], 200, environment(), ROOT).check()
+    assert len(ratios(ended.out)) == 2
+    before, _, rest = page.read_text().partition("\n")
+    assert (before, rest.splitlines()[-1]) == ("before", "after")
+    assert "old" not in rest
+    assert ratios(rest) == ratios(ended.out)
 
 
 def test_the_watchdog_costs_little() -> None:
