@@ -13,9 +13,10 @@ _cores.limit_threads_on_import()
 
 if TYPE_CHECKING:
     from mpitrain.config import RunConfig
+    from mpitrain.training.exporting import load_checkpoint
     from mpitrain.training.trainer import Trainer
 
-__all__ = ["RunConfig", "Trainer", "__version__"]
+__all__ = ["RunConfig", "Trainer", "__version__", "load_checkpoint"]
 __version__ = "0.1.0"
 
 
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from mpitrain.training.trainer import Trainer
 
         return Trainer
+    if name == "load_checkpoint":
+        from mpitrain.training.exporting import load_checkpoint
+
+        return load_checkpoint
     if name == "RunConfig":
         from mpitrain.config import RunConfig
 

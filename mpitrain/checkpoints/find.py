@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mpitrain.checkpoints.folder import FOLDER, CheckpointFolder, is_checkpoint
 from mpitrain.checkpoints.manifest import Manifest, read_manifest
-from mpitrain.checkpoints.reader import verify
+from mpitrain.checkpoints.reader import check
 from mpitrain.errors import InputError
 
 AUTO = "auto"
@@ -60,7 +60,7 @@ def find(resume: str, run_dir: str | None, told: Callable[[str], None]) -> Found
     """
     path = run_of(resume, run_dir) if resume == AUTO else Path(resume)
     if is_checkpoint(path):
-        return Found(path, verify(path))
+        return Found(path, check(path))
     damaged: list[str] = []
     newest = checkpoints_of(path).newest_whole(damaged.append)
     if newest is None and (damaged or resume != AUTO):

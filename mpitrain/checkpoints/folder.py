@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpitrain.checkpoints.manifest import CHECKSUM, MANIFEST, Manifest
-from mpitrain.checkpoints.reader import verify
+from mpitrain.checkpoints.reader import check
 from mpitrain.errors import InputError
 from mpitrain.reporting.files import sync_folder, write_whole
 
@@ -60,7 +60,7 @@ class CheckpointFolder:
         """The newest checkpoint that is whole; what is wrong with newer ones is ``told``."""
         for step in reversed(self.steps()):
             try:
-                return self.of(step), verify(self.of(step))
+                return self.of(step), check(self.of(step))
             except InputError as error:
                 told(str(error))
         return None

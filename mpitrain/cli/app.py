@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from mpitrain import __version__
-from mpitrain.cli import bench, compare, data, hostfile, train
+from mpitrain.cli import bench, checkpoint, compare, data, hostfile, train
 from mpitrain.cli.arguments import DEFAULT_PARAMETER
 
 HELP = """Train Keras models data-parallel over MPI on CPUs.
@@ -28,6 +28,7 @@ def make_app() -> App:
     app.default(train.train)
     app.command(train.train)
     app.command(compare.compare)
+    app.command(checkpoint.app)
     app.command(data.app)
     app.command(bench.app)
     app.command(hostfile.app)

@@ -95,14 +95,11 @@ class KerasSliceOptimizer:
     @property
     def slot_types(self) -> dict[str, tuple[int, np.dtype]]:
         """See ``SliceOptimizer.slot_types``."""
-        return {
-            name: (sum(math.prod(v.shape) for v in own), np.result_type(*(v.dtype for v in own)))
-            for name, own in self._slots.items()
-        }
+        return {name: (sum(math.prod(v.shape) for v in own), self.dtype) for name, own in self._slots.items()}
 
     def slot(self, name: str) -> np.ndarray:
-        """A copy of one state vector."""
-        return np.concatenate([np.ravel(v) for v in self._slots[name]])
+        """A copy of one state vector, in which integers (Adafactor's placeholders) are numbers like the others."""
+        return np.concatenate([np.ravel(v) for v in self._slots[name]], dtype=self.dtype)
 
     def set_slot(self, name: str, values: np.ndarray) -> None:
         """Replace a state vector by ``values``, as ``slots`` gave it."""

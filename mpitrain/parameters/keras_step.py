@@ -51,7 +51,7 @@ class KerasStep:
         self.metric_names = _known_metrics(metrics)
         self.loss = resolve_loss(loss)
         self.undivided = self.loss.reduction == "sum"
-        self.layout = _layout_of(model)
+        self.layout = layout_of(model)
         if self.undivided and model.losses:
             raise InputError(
                 "A loss that is a sum over the batch cannot be combined with regularization losses, "
@@ -272,7 +272,7 @@ def _known_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     return tuple(metrics)
 
 
-def _layout_of(model: keras.Model) -> Layout:
+def layout_of(model: keras.Model) -> Layout:
     """The layout of the model's trainable variables; raises ``InputError`` where one vector cannot hold them."""
     variables = model.trainable_variables
     if not variables:

@@ -49,7 +49,8 @@ def make_step(
     spec = OptimizerSpec(config.optimizer) if config.optimizer else made.optimizer or OptimizerSpec("adam")
     rate = config.learning_rate or spec.learning_rate or _keras_default_rate(spec)
     if not made.model.compiled:
-        optimizer = keras.optimizers.get({"class_name": spec.name, "config": spec.config | {"learning_rate": rate}})
+        # keras.optimizers.get does not know all of Keras's own classes by name.
+        optimizer = getattr(keras.optimizers, spec.name)(**spec.config | {"learning_rate": rate})
         made.model.compile(optimizer, made.loss, ["accuracy"])
     # Each worker drops other units; the order of the data and the initial weights are shared.
     seed = int(np.random.SeedSequence((config.seed, worker)).generate_state(1)[0])
@@ -83,4 +84,4 @@ def _user_model(config: RunConfig, model: Any, dataset: Dataset, probe: Batch) -
 
 
 def _keras_default_rate(spec: OptimizerSpec) -> float:
-    return float(keras.optimizers.get(spec.name).learning_rate.numpy())
+    return float(getattr(keras.optimizers, spec.name)().learning_rate.numpy())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
+from mpitrain.checkpoints.find import Found
 from mpitrain.checkpoints.manifest import Manifest
 from mpitrain.checkpoints.packing import Holding, Packing
 from mpitrain.checkpoints.reader import Reader, scatter
@@ -18,6 +20,7 @@ from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError
 from mpitrain.exchange.base import Portion, Totals
+from mpitrain.parameters.layout import Layout
 from mpitrain.reporting.history import HistoryRecord
 from mpitrain.training import travelling
 from mpitrain.training.holdings import OPTIMIZER, PARAMETERS, Holdings
@@ -79,6 +82,25 @@ def carried(arrays: Mapping[str, np.ndarray], worker: int) -> list[np.ndarray]:
     return found
 
 
+def check_layout(found: Found, layout: Layout) -> None:
+    """Whether the parameters of a checkpoint are those of ``layout``.
+
+    Raises:
+        InputError: naming the first difference.
+    """
+    was = found.manifest
+    theirs, mine = _names(was.layout), _names([(e.name, e.shape) for e in layout.entries])
+    differs = next((pair for pair in zip_longest(theirs, mine) if pair[0] != pair[1]), None)
+    if differs is not None:
+        told = [f"{v[0]} of shape {list(v[1])}" if v else "no further variable" for v in differs]
+        what = f"it holds {told[0]} where this one has {told[1]}"
+    elif was.dtype != layout.dtype.name:
+        what = f"it holds {was.dtype}, and this one {layout.dtype.name}"
+    else:
+        return
+    raise InputError(f"the checkpoint {found.path} is of another model ({what}): name its own")
+
+
 def check_fits(earlier: Earlier, about: Description, config: RunConfig) -> None:
     """Whether a run goes on where the checkpoint stands.
 
@@ -86,9 +108,7 @@ def check_fits(earlier: Earlier, about: Description, config: RunConfig) -> None:
         InputError: naming what differs.
     """
     manifest, where = earlier.manifest, f"the checkpoint {earlier.folder}"
-    theirs, mine = _names(manifest.layout), _names([(e.name, e.shape) for e in about.layout.entries])
-    if (theirs, manifest.dtype) != (mine, about.layout.dtype.name):
-        raise InputError(f"{where} is of another model ({_difference(theirs, mine, manifest, about)}): name its own")
+    check_layout(Found(earlier.folder, manifest), about.layout)
     kind = manifest.state, manifest.totals.sums.size, manifest.undivided
     if kind != (about.state, about.sums, about.undivided):
         raise InputError(f"{where} is of another model (other state beside the parameters, or another loss)")
@@ -218,13 +238,14 @@ def _restore_afar(
     if all(holdings.sees):
         return
     wanted = world.gather_all(
-        [] if holdings.sees[world.rank] else [(h.name, h.start, h.stop) for h in mine], "reading the optimizer's state"
+        [] if holdings.sees[world.rank] else [(h.name, h.dtype, h.start, h.stop) for h in mine],
+        "reading the optimizer's state",
     )
     for rank, parts in enumerate(wanted):
-        for index, (name, low, high) in enumerate(parts):
+        for index, (name, dtype, low, high) in enumerate(parts):
             if world.rank == keeper:
-                pieces = reader.read(name, low, high)
-                travelling.send(world, (piece.view(np.uint8) for piece in pieces), rank)
+                pieces = (piece.astype(dtype, copy=False).view(np.uint8) for piece in reader.read(name, low, high))
+                travelling.send(world, pieces, rank)
             elif world.rank == rank:
                 assert portion is not None
                 _restore(portion, mine[index], partial(_take, world, keeper, mine[index]))
@@ -238,20 +259,6 @@ def _take(world: World, keeper: int, holding: Holding, memory: np.ndarray) -> No
         place += values.size
 
 
-def _names(layout: object) -> list[tuple[str, tuple[int, ...]]]:
+def _names(layout: Iterable[tuple[str, Sequence[int]]]) -> list[tuple[str, tuple[int, ...]]]:
     """Without the numbers that say how many layers a process has made."""
-    return [(re.sub(r"_\d+(?=/|$)", "", name), tuple(shape)) for name, shape in layout]  # type: ignore[attr-defined]
-
-
-def _difference(
-    theirs: list[tuple[str, tuple[int, ...]]],
-    mine: list[tuple[str, tuple[int, ...]]],
-    manifest: Manifest,
-    about: Description,
-) -> str:
-    if manifest.dtype != about.layout.dtype.name:
-        return f"it holds {manifest.dtype}, and this one {about.layout.dtype.name}"
-    for (name, shape), (other, wanted) in zip(theirs, mine, strict=False):
-        if (name, shape) != (other, wanted):
-            return f"it holds {name} of shape {list(shape)} where this one has {other} of {list(wanted)}"
-    return f"it holds {len(theirs)} variables, and this one {len(mine)}"
+    return [(re.sub(r"_\d+(?=/|$)", "", name), tuple(shape)) for name, shape in layout]

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from mpitrain.checkpoints import slices
 from mpitrain.checkpoints.manifest import FORMAT, MANIFEST, STATE, read_manifest
 from mpitrain.checkpoints.packing import Holding, Packing
-from mpitrain.checkpoints.reader import Reader, verify
+from mpitrain.checkpoints.reader import Reader, check
 from mpitrain.checkpoints.slices import Slice
 from mpitrain.checkpoints.writing import BackgroundWriter
 from mpitrain.errors import InputError
@@ -50,7 +50,7 @@ def test_what_one_set_of_ranks_wrote_another_reads(
         patch.setattr("mpitrain.checkpoints.reader.PIECE", piece)
         borders = tuple(sorted({0, LAYOUT.size, *written}))
         folder = make(tmp_path_factory.mktemp("run"), borders=borders)
-        verify(folder)
+        check(folder)
         for name, vector in vectors(3).items():
             for low, high in zip(sorted(wanted), sorted(wanted)[1:], strict=False):
                 assert np.array_equal(read(folder, name, low, high), vector[low:high])
@@ -104,7 +104,7 @@ def test_every_altered_or_missing_byte_is_found_and_named(whole: Path, tmp_path:
     shutil.copytree(whole, copy)
     (copy / name).unlink() if damage == "lose" else (copy / name).write_bytes(content)
     with pytest.raises(InputError) as refused:
-        verify(copy)
+        check(copy)
     assert str(copy) in str(refused.value)
     assert "manifest" in str(refused.value) or name in str(refused.value)
 
@@ -114,7 +114,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.M
     folder = make(tmp_path)
     monkeypatch.setattr("mpitrain.checkpoints.manifest.FORMAT", FORMAT)
     with pytest.raises(InputError, match=rf"{folder} has format 2, and this mpitrain reads formats up to 1"):
-        verify(folder)
+        check(folder)
 
 
 def test_a_slice_that_is_too_large_to_copy_streams_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

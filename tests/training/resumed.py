@@ -5,6 +5,7 @@ mpirun -np 4 python -m tests.training.resumed FOLDER
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -25,6 +26,7 @@ from mpitrain.cluster.world import World
 from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.step import Batch, OnReady, StepResult
 from mpitrain.training import run as training_run
+from mpitrain.training.output import Output
 from tests.support import numpy_job
 from tests.support.numpy_job import PixelStep
 
@@ -55,9 +57,11 @@ class Case:
     first: Part
     second: Part
     optimizer: str = "adam"
+    blind: bool = False
+    """Whether rank 0 alone sees the run directory."""
 
     def __str__(self) -> str:
-        return f"{self.first}-{self.second}-{self.optimizer}"
+        return f"{self.first}-{self.second}-{self.optimizer}{'-blind' * self.blind}"
 
     @property
     def equal(self) -> bool:
@@ -91,6 +95,9 @@ CASES = [
     Case(SYNC3, SYNC4_2),
     Case(ALL4, ALL2),
     Case(BACKED, ALL3),
+    Case(OWNED, OWNED, blind=True),
+    Case(ALL2, SYNC4_2, blind=True),
+    Case(SYNC4_2, ALL2, blind=True),
 ]
 
 
@@ -119,7 +126,15 @@ class Watch:
 
     def __init__(self) -> None:
         self.tickets: list[Ticket] = []
+        """Those of the training steps of this rank since they were last cleared."""
         self.until: int | None = None
+        self.blind = False
+        seen = Output._open_log
+
+        def open_log(output: Output, token: str) -> logging.Handler:
+            return seen(output, "none" if self.blind and output._world.rank else token)
+
+        Output._open_log = open_log  # type: ignore[method-assign]
         plain = training_run.Run._batch
 
         def batch(run: training_run.Run, ticket: Ticket) -> Batch:
@@ -169,6 +184,7 @@ def train(world: World, part: Part, watch: Watch, folder: Path, **options: Any) 
 def suffer(everyone: World, case: Case, watch: Watch, folder: Path) -> dict[str, Any]:
     """What rank 0 saw."""
     told: dict[str, Any] = {}
+    watch.blind = case.blind
     world = everyone.split(range(case.first.ranks))
     if world is not None:
         if case.equal or case.equivalent:
