@@ -20,7 +20,7 @@ from mpitrain.exchange.servers.policies import Asynchronous
 from mpitrain.exchange.servers.server import Server
 from mpitrain.exchange.servers.slots import TravellingSlots
 from mpitrain.exchange.tickets import TicketBook
-from mpitrain.parameters.optimizers import BlockedSGD
+from mpitrain.parameters.numpy_optimizers import SGD
 from tests.support.simulation import LAYOUT, Scenario, Simulation, gradient
 
 KINDS = ("sync", "backed", "async", "bounded", "soft", "damped", "compensated")
@@ -130,7 +130,7 @@ def corrected_versions(sim: Simulation) -> list[np.ndarray]:
 def plain_versions(sim: Simulation) -> list[np.ndarray]:
     """Sums in rank order, and SGD."""
     versions = [sim.initial.copy()]
-    optimizer, total = BlockedSGD(LAYOUT.size, LAYOUT.dtype), np.zeros_like(sim.initial)
+    optimizer, total = SGD(LAYOUT.size, LAYOUT.dtype), np.zeros_like(sim.initial)
     for pairs in applied(sim):
         pushes = [sim.pushes[pair][-1] for pair in pairs]
         gradients = [gradient(versions[p.version], p.worker - sim.scenario.servers, p.ticket) for p in pushes]
@@ -329,7 +329,7 @@ def after_one_push_each(policy: Policy, order: list[int]) -> np.ndarray:
     slots = TravellingSlots(len(order) + 2, LAYOUT.size, LAYOUT.dtype, keep=True)
     slots[0][:] = initial
     decider = make(policy, tuple(sorted(order)), plan)
-    server = Server(0, (0,), gradients, slots, BlockedSGD(LAYOUT.size, LAYOUT.dtype), policy, False, decider)
+    server = Server(0, (0,), gradients, slots, SGD(LAYOUT.size, LAYOUT.dtype), policy, False, decider)
     answers = [out.message for worker in order for out in server.on(Ready(worker))]
     assert len(answers) == len(order)
     for worker, answer in zip(order, answers, strict=True):

@@ -21,7 +21,7 @@ from mpitrain.exchange.servers.shards import cut
 from mpitrain.exchange.servers.slots import SharedSlots, Slots, TravellingSlots
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.layout import Layout
-from mpitrain.parameters.optimizers import BlockedSGD
+from mpitrain.parameters.numpy_optimizers import SGD
 
 LAYOUT = Layout.of([("a", (20,)), ("b", (3, 7)), ("c", (1,))])
 SUMS = 3
@@ -127,7 +127,7 @@ class Simulation:
             if scenario.shared:
                 slots = SharedSlots(self.slots, self.shards[s])
             slots[0][:] = own
-            optimizer = BlockedSGD(own.size, own.dtype)
+            optimizer = SGD(own.size, own.dtype)
             rules = scenario.policy, False, decider
             self.servers[s] = WatchedServer(s, tuple(servers), self.gradients[s], slots, optimizer, *rules)
             self.servers[s].log = []
