@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -52,6 +52,8 @@ class Case:
     every: int | None = 7
     max_bad: int = 0
     transport: str = "shared"
+    nodes: int = 1
+    """Over how many nodes the run shall believe servers and workers to be dealt out, with transport ``both``."""
     max_count: int | None = None
     poison: dict[int, tuple[int, ...]] = field(default_factory=dict)
     stop: dict[int, int] = field(default_factory=dict)
@@ -66,12 +68,22 @@ class Case:
         corrections = self.damping, self.compensation, self.adaptive
         return Policy(self.mode, self.workers, self.backups, self.bound, self.quorum, *corrections)
 
+    def node(self, rank: int) -> int:
+        return (rank if rank < self.servers else rank - self.servers) % self.nodes
+
+    def near(self, server: int, worker: int) -> bool:
+        """Whether what these two exchange goes through memory."""
+        return self.transport != "mpi" and self.node(server) == self.node(worker)
+
 
 def run_case(case: Case, world: World) -> dict[str, Any]:
     """Train; return what this rank saw. ``max_count`` lowers the number of elements that one message may have."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (endpoint, mpi, exchange_of_allreduce) if case.max_count else ():
             patch.setattr(module, "MAX_COUNT", case.max_count)
+        if case.nodes > 1:
+            nodes = [case.node(rank) for rank in range(case.ranks)]
+            world = replace(world, leaders=tuple(nodes.index(node) for node in nodes))
         return _run_case(case, world)
 
 
