@@ -24,7 +24,7 @@ class RunConfig:
         model: mlp, cnn, lstm, or PACKAGE.MODULE:FUNCTION, a function of yours that returns a Keras model.
         servers: Number of parameter servers, ranks 0 to SERVERS-1; of no effect with allreduce.
         transport: How gradients and parameters get to and from servers: mpi (messages), shared (through the memory of
-            one node), or auto (shared where all ranks are on one node).
+            one node), both (through memory within a node, as messages between nodes), or auto (as the ranks lie).
         backup_workers: With ps-sync, gradients of a step that are not waited for: the others make the update, these are
             dropped if they come late.
         staleness_bound: With ps-async, how many batches a worker may be ahead of the slowest one when it begins the
@@ -82,7 +82,7 @@ class RunConfig:
     mode: Mode = "allreduce"
     model: str = "cnn"
     servers: int = 1
-    transport: Literal["auto", "mpi", "shared"] = "auto"
+    transport: Literal["auto", "mpi", "shared", "both"] = "auto"
     backup_workers: int = 0
     staleness_bound: int | None = None
     soft_quorum: int = 1

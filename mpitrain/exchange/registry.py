@@ -72,8 +72,8 @@ def open_exchange(
         plan: the run.
         on_cut: called by every rank at each cut.
         allreduce: how gradients are summed where there are no servers.
-        transport: how gradients and parameters get to and from servers: ``mpi``, or ``shared`` through the memory of
-            the only node.
+        transport: how gradients and parameters get to and from servers: ``mpi`` as messages, ``shared`` through the
+            memory of the only node, or ``both``: through its memory within a node, as messages between nodes.
 
     Raises:
         InputError: where that cannot be done on these ranks.
@@ -82,7 +82,7 @@ def open_exchange(
     if make is None:
         update = open_update(allreduce, world, layout, optimizer_for)
         return AllReduceExchange(world, layout, parameters, update, plan, on_cut)
-    memory = SharedVectors(world, roles, layout) if transport == "shared" else None
+    memory = SharedVectors(world, roles, layout) if transport in ("shared", "both") else None
     if roles.works(world.rank):
         return WorkerExchange(world, roles, shards, layout, plan, on_cut, memory)
     me = roles.servers.index(world.rank)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from mpitrain.parameters.blocked import GIVEN_BLOCK, Blocks
 from mpitrain.parameters.layout import aligned_zeros
-from mpitrain.parameters.optimizers import GIVEN_BLOCK, Blocks
 
 
 class Adding:

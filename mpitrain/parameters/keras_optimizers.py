@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from mpitrain.errors import InputError
+from mpitrain.parameters.blocked import Blocks
 from mpitrain.parameters.keras_memory import shared_tensor
 from mpitrain.parameters.layout import Entry, Layout
-from mpitrain.parameters.optimizers import OPTIMIZERS, Blocks, OptimizerSpec, is_elementwise
+from mpitrain.parameters.optimizers import OPTIMIZERS, OptimizerSpec, is_elementwise
 
 
 def spec_from_keras(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:

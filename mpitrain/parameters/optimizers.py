@@ -1,4 +1,4 @@
-"""Optimizers on a slice of the parameter vector: SGD and Adam in blocked numpy, and how every other one is named.
+"""Optimizers on a slice of the parameter vector: how they are named and made.
 
 Nothing here imports Keras; what numpy does not cover is made by ``keras_optimizers`` when it is asked for.
 """
@@ -6,15 +6,16 @@ Nothing here imports Keras; what numpy does not cover is made by ``keras_optimiz
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from mpitrain.errors import InputError
-from mpitrain.parameters.layout import Layout, aligned_zeros
+from mpitrain.parameters.blocked import Blocked, Blocks
+from mpitrain.parameters.layout import Layout
+from mpitrain.parameters.numpy_optimizers import NUMPY
 
 ELEMENTWISE = frozenset(("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Lion", "Ftrl"))
 """Keras classes whose update of an element depends on that element alone."""
@@ -24,12 +25,6 @@ BY_VARIABLE = frozenset(("Adafactor", "Lamb", "Muon"))
 
 OPTIMIZERS = tuple(sorted(ELEMENTWISE | BY_VARIABLE))
 """Every optimizer that can be named."""
-
-BLOCK = 131072
-"""Elements that are updated at a time: few enough for the cache, enough to hide the cost of calling numpy."""
-
-GIVEN_BLOCK = 32768
-"""The same where the gradient is computed block by block, from several vectors."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +53,6 @@ class OptimizerSpec:
         """The learning rate in ``config``, or None where Keras's default holds."""
         rate = self.config.get("learning_rate")
         return None if rate is None else float(rate)
-
-
-class Blocks(Protocol):
-    """A vector that is computed when and where it is needed, so that it is still in the cache then."""
-
-    def __call__(self, start: int, stop: int) -> np.ndarray:
-        """Elements ``start`` to ``stop``; only to be read, valid until the next call."""
-        ...
 
 
 class SliceOptimizer(Protocol):
@@ -138,14 +125,19 @@ def make_optimizer(spec: OptimizerSpec, layout: Layout, start: int = 0, stop: in
 
         return KerasSliceOptimizer(spec, layout, start, stop)
     config = {k: v for k, v in spec.config.items() if k != "learning_rate"}
-    kind = BlockedSGD if spec.name == "SGD" else BlockedAdam
-    return kind(stop - start, layout.dtype, **config)
+    return NUMPY[spec.name](stop - start, layout.dtype, **config)
 
 
 def needs_keras(spec: OptimizerSpec) -> bool:
     """Whether Keras must compute the update, because numpy's optimizers here do not cover it."""
-    covered = {"SGD": {"momentum", "nesterov"}, "Adam": {"beta_1", "beta_2", "epsilon"}}.get(spec.name)
-    return covered is None or not spec.config.keys() - {"learning_rate"} <= covered
+    kind = NUMPY.get(spec.name)
+    return kind is None or not spec.config.keys() - {"learning_rate"} <= _arguments(kind)
+
+
+def _arguments(kind: type[Blocked]) -> set[str]:
+    """What a numpy optimizer can be given by name; each class passes on to its base what it does not know."""
+    made = (vars(c).get("__init__") for c in kind.__mro__)
+    return {name for function in made for name in getattr(function, "__kwdefaults__", None) or ()}
 
 
 _NEUTRAL: dict[str, Any] = {
@@ -183,125 +175,3 @@ def _refuse_arguments(name: str, config: Mapping[str, Any]) -> None:
         raise InputError(
             f"The learning rate of {name} is a Keras schedule object: give a number, and let lr_schedule change it."
         )
-
-
-class _Blocked:
-    """What the numpy optimizers share: state vectors, scratch for one block, and the walk over blocks."""
-
-    def __init__(self, size: int, dtype: np.dtype, slots: tuple[str, ...], scratches: int) -> None:
-        self.iterations = 0
-        self.size = size
-        self._cast = dtype.type
-        self._state = {name: aligned_zeros(size, dtype) for name in slots}
-        self._scratch = [aligned_zeros(min(size, BLOCK), dtype) for _ in range(scratches)]
-
-    @property
-    def slots(self) -> dict[str, np.ndarray]:
-        """The state vectors themselves, shape ``(size,)`` each."""
-        return self._state
-
-    @property
-    def slot_types(self) -> dict[str, tuple[int, np.dtype]]:
-        """See ``SliceOptimizer.slot_types``."""
-        return {name: (vector.size, vector.dtype) for name, vector in self._state.items()}
-
-    def slot(self, name: str) -> np.ndarray:
-        """The state vector itself."""
-        return self._state[name]
-
-    def set_slot(self, name: str, values: np.ndarray) -> None:
-        """Copy ``values`` into a state vector."""
-        self._state[name][...] = values
-
-    def _blocks(self, gradient: np.ndarray | Blocks, *vectors: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-        """The same block of the gradient, of each vector and of each scratch, one block after another."""
-        block = BLOCK if isinstance(gradient, np.ndarray) else GIVEN_BLOCK
-        for start in range(0, self.size, block):
-            stop = min(start + block, self.size)
-            given = gradient[start:stop] if isinstance(gradient, np.ndarray) else gradient(start, stop)
-            yield (given, *[v[start:stop] for v in vectors], *[s[: stop - start] for s in self._scratch])
-
-
-class BlockedSGD(_Blocked):
-    """Keras's SGD, plain, with momentum, or with Nesterov's; two to five passes over a block."""
-
-    def __init__(self, size: int, dtype: np.dtype, momentum: float = 0.0, nesterov: bool = False) -> None:
-        super().__init__(size, dtype, ("momentum",) if momentum else (), 1)
-        self.momentum = momentum
-        self.nesterov = nesterov
-
-    def apply(
-        self,
-        parameters: np.ndarray,
-        gradient: np.ndarray | Blocks,
-        out: np.ndarray,
-        learning_rate: float,
-        scale: float = 1.0,
-    ) -> None:
-        """See ``SliceOptimizer.apply``."""
-        rate = self._cast(learning_rate * scale)
-        mu = self._cast(self.momentum)
-        if not self.momentum:
-            for g, p, new, s in self._blocks(gradient, parameters, out):
-                np.multiply(g, rate, s)
-                np.subtract(p, s, new)
-        else:
-            for g, p, new, m, s in self._blocks(gradient, parameters, out, self._state["momentum"]):
-                np.multiply(g, rate, s)
-                np.multiply(m, mu, m)
-                np.subtract(m, s, m)
-                if self.nesterov:
-                    np.subtract(p, s, new)
-                    np.multiply(m, mu, s)
-                    np.add(new, s, new)
-                else:
-                    np.add(p, m, new)
-        self.iterations += 1
-
-
-class BlockedAdam(_Blocked):
-    """Keras's Adam in twelve passes over a block, thirteen with a scale.
-
-    The order of operations is Keras's (``m += (g - m)(1 - b1)``, epsilon beside the uncorrected root), so that an
-    element comes out the same but for the rounding of the step size.
-
-    Source: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2014 (the form before section 2.1).
-    """
-
-    def __init__(
-        self, size: int, dtype: np.dtype, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
-    ) -> None:
-        super().__init__(size, dtype, ("momentum", "velocity"), 2)
-        self.betas = beta_1, beta_2
-        self.epsilon = epsilon
-
-    def apply(
-        self,
-        parameters: np.ndarray,
-        gradient: np.ndarray | Blocks,
-        out: np.ndarray,
-        learning_rate: float,
-        scale: float = 1.0,
-    ) -> None:
-        """See ``SliceOptimizer.apply``."""
-        self.iterations += 1
-        beta_1, beta_2 = self.betas
-        correction = math.sqrt(1 - beta_2**self.iterations) / (1 - beta_1**self.iterations)
-        alpha, factor = self._cast(learning_rate * correction), self._cast(scale)
-        new_m, new_v, epsilon = self._cast(1 - beta_1), self._cast(1 - beta_2), self._cast(self.epsilon)
-        state = self._state["momentum"], self._state["velocity"]
-        for g, p, new, m, v, s, t in self._blocks(gradient, parameters, out, *state):
-            if scale != 1.0:
-                g = np.multiply(g, factor, t)
-            np.subtract(g, m, s)
-            np.multiply(s, new_m, s)
-            np.add(m, s, m)
-            np.multiply(g, g, s)
-            np.subtract(s, v, s)
-            np.multiply(s, new_v, s)
-            np.add(v, s, v)
-            np.sqrt(v, s)
-            np.add(s, epsilon, s)
-            np.multiply(m, alpha, t)
-            np.divide(t, s, t)
-            np.subtract(p, t, new)

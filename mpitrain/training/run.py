@@ -179,7 +179,7 @@ class Run:
         with phase(world, "making the optimizer"):
             if self._roles.serves(world.rank):
                 if needs_keras(about.optimizer) and not self._alone:
-                    log.info("this server loads TensorFlow, because Keras computes %s", about.optimizer.name)
+                    log.info("this server has to load TensorFlow, because Keras computes %s", about.optimizer.name)
                     start_tensorflow(setup.threads)
                 served = self._optimizer(self._shards[self._roles.servers.index(world.rank)])
         with phase(world, "connecting the ranks", meets=True):

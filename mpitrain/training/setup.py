@@ -290,7 +290,7 @@ def shared_optimizer(setup: Setup, policy: Policy, part: slice) -> SliceOptimize
 
 
 def transport_of(config: RunConfig, world: World) -> str:
-    """``mpi`` or ``shared``, as asked for or as the ranks lie.
+    """``mpi``, ``shared`` or ``both``, as asked for or as the ranks lie.
 
     Raises:
         InputError: where ranks that share no memory are to go through it.
@@ -299,11 +299,13 @@ def transport_of(config: RunConfig, world: World) -> str:
     if config.transport == "shared" and far:
         raise InputError(
             f"--transport shared goes through the memory of one node, but {world.name(0)} and {world.name(far[0])} "
-            "share none: use --transport auto or mpi, or start all ranks on one node"
+            "share none: use --transport auto or both, or start all ranks on one node"
         )
     if config.transport != "auto":
         return config.transport
-    return "mpi" if far else "shared"
+    if not far:
+        return "shared"
+    return "both" if len(set(world.leaders)) < world.size else "mpi"
 
 
 def defaults_of(config: RunConfig) -> RunConfig:

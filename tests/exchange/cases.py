@@ -65,6 +65,14 @@ CASES = [
         Case(f"ps-sync-{k}x{n}-adam-mpi", "ps-sync", n + k, servers=k, batch=60 // n, transport="mpi")
         for k, n in ((1, 2), (2, 4), (3, 2))
     ),
+    # Some workers on their server's node, others on another: one server and both kinds, or one server on each node.
+    *(
+        Case(f"ps-sync-{k}x{n}-adam-both", "ps-sync", n + k, servers=k, batch=60 // n, transport="both", nodes=2)
+        for k, n in ((1, 4), (2, 4), (3, 2), (2, 1))
+    ),
+    Case("ps-async-both", "ps-async", 7, servers=3, steps=43, jitter=0.004, transport="both", nodes=2),
+    Case("ps-sync-backup-both", "ps-sync", 6, servers=2, backups=1, slow={2: 0.02}, transport="both", nodes=2),
+    Case("ps-sync-bad-both", "ps-sync", 5, servers=2, max_bad=3, poison={3: (4, 9)}, transport="both", nodes=2),
     Case("ps-async-mpi", "ps-async", 6, servers=2, steps=43, jitter=0.004, transport="mpi"),
     Case("ps-async-bound-mpi", "ps-async", 4, servers=1, bound=1, steps=40, jitter=0.004, transport="mpi"),
     Case("ps-async-bad-mpi", "ps-async", 5, servers=2, max_bad=3, steps=40, poison={3: (4, 6)}, transport="mpi"),

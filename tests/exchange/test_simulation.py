@@ -20,7 +20,7 @@ from mpitrain.exchange.servers.policies import Asynchronous
 from mpitrain.exchange.servers.server import Server
 from mpitrain.exchange.servers.slots import TravellingSlots
 from mpitrain.exchange.tickets import TicketBook
-from mpitrain.parameters.optimizers import BlockedSGD
+from mpitrain.parameters.numpy_optimizers import SGD
 from tests.support.simulation import LAYOUT, Scenario, Simulation, gradient
 
 KINDS = ("sync", "backed", "async", "bounded", "soft", "damped", "compensated")
@@ -64,7 +64,7 @@ def scenarios(draw: st.DrawFn, *kinds: str, bad: bool = True, stop: bool = False
         bad=draw(st.sampled_from([0.0, 0.02, 0.2])) if bad else 0.0,
         seed=draw(st.integers(0, 2**32)),
         stops=tuple(draw(st.lists(asked, min_size=1, max_size=3))) if stop else (),
-        shared=draw(st.booleans()),
+        nodes=draw(st.integers(0, 3)),
     )
 
 
@@ -130,7 +130,7 @@ def corrected_versions(sim: Simulation) -> list[np.ndarray]:
 def plain_versions(sim: Simulation) -> list[np.ndarray]:
     """Sums in rank order, and SGD."""
     versions = [sim.initial.copy()]
-    optimizer, total = BlockedSGD(LAYOUT.size, LAYOUT.dtype), np.zeros_like(sim.initial)
+    optimizer, total = SGD(LAYOUT.size, LAYOUT.dtype), np.zeros_like(sim.initial)
     for pairs in applied(sim):
         pushes = [sim.pushes[pair][-1] for pair in pairs]
         gradients = [gradient(versions[p.version], p.worker - sim.scenario.servers, p.ticket) for p in pushes]
@@ -272,12 +272,12 @@ def test_tickets_are_handed_out_once_and_cover_each_epoch(scenario: Scenario) ->
 @settings(max_examples=60, deadline=None)
 @given(scenarios("sync", bad=False), st.integers(0, 2**32))
 def test_synchronous_training_is_the_same_bits_for_any_servers_and_any_timing(scenario: Scenario, seed: int) -> None:
-    def vector(servers: int, seed: int, shared: bool) -> bytes:
-        sim = Simulation(replace(scenario, servers=servers, seed=seed, shared=shared)).run()
+    def vector(servers: int, seed: int, nodes: int) -> bytes:
+        sim = Simulation(replace(scenario, servers=servers, seed=seed, nodes=nodes)).run()
         assert all((w.version, w.totals.staleness_max) == (scenario.book.updates, 0) for w in sim.workers.values())
         return b"".join(server.parameters.tobytes() for server in sim.servers.values())
 
-    assert len({vector(servers, seed + servers, shared) for servers in (1, 2, 3) for shared in (False, True)}) == 1
+    assert len({vector(servers, seed + servers, nodes) for servers in (1, 2, 3) for nodes in (0, 1, 2)}) == 1
 
 
 @settings(max_examples=300, deadline=None)
@@ -329,7 +329,7 @@ def after_one_push_each(policy: Policy, order: list[int]) -> np.ndarray:
     slots = TravellingSlots(len(order) + 2, LAYOUT.size, LAYOUT.dtype, keep=True)
     slots[0][:] = initial
     decider = make(policy, tuple(sorted(order)), plan)
-    server = Server(0, (0,), gradients, slots, BlockedSGD(LAYOUT.size, LAYOUT.dtype), policy, False, decider)
+    server = Server(0, (0,), gradients, slots, SGD(LAYOUT.size, LAYOUT.dtype), policy, False, decider)
     answers = [out.message for worker in order for out in server.on(Ready(worker))]
     assert len(answers) == len(order)
     for worker, answer in zip(order, answers, strict=True):

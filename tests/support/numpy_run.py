@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -57,6 +56,8 @@ class Case:
     allreduce: str = "mpi"
     owners: bool = False
     wire: str = "float32"
+    nodes: int = 1
+    """Over how many nodes the run shall believe servers and workers to be dealt out, with transport ``both``."""
     max_count: int | None = None
     poison: dict[int, tuple[int, ...]] = field(default_factory=dict)
     stop: dict[int, int] = field(default_factory=dict)
@@ -71,19 +72,29 @@ class Case:
         corrections = self.damping, self.compensation, self.adaptive
         return Policy(self.mode, self.workers, self.backups, self.bound, self.quorum, *corrections)
 
+    def node(self, rank: int) -> int:
+        return (rank if rank < self.servers else rank - self.servers) % self.nodes
+
+    def near(self, server: int, worker: int) -> bool:
+        """Whether what these two exchange goes through memory."""
+        return self.transport != "mpi" and self.node(server) == self.node(worker)
+
 
 def run_case(case: Case, world: World) -> dict[str, Any]:
     """Train; return what this rank saw. ``max_count`` lowers the number of elements that one message may have."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (endpoint, mpi, messages, exchange_of_allreduce) if case.max_count else ():
             patch.setattr(module, "MAX_COUNT", case.max_count)
+        if case.nodes > 1:
+            nodes = [case.node(rank) for rank in range(case.ranks)]
+            world = replace(world, leaders=tuple(nodes.index(node) for node in nodes))
         return _run_case(case, on_two_hosts(world) if case.allreduce == "hierarchical" else world)
 
 
 def on_two_hosts(world: World) -> World:
     """The same ranks, the last of them as if on a host of its own."""
     last = world.size - 1
-    return dataclasses.replace(world, leaders=(0,) * last + (last,))
+    return replace(world, leaders=(0,) * last + (last,))
 
 
 def note_versions(server: Server, versions: list[np.ndarray]) -> None:

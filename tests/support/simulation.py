@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from mpitrain.exchange.servers.shards import cut
 from mpitrain.exchange.servers.slots import SharedSlots, Slots, TravellingSlots
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.layout import Layout
-from mpitrain.parameters.optimizers import BlockedSGD
+from mpitrain.parameters.numpy_optimizers import SGD
 
 LAYOUT = Layout.of([("a", (20,)), ("b", (3, 7)), ("c", (1,))])
 SUMS = 3
@@ -43,12 +44,16 @@ class Scenario:
     bad: float
     seed: int
     stops: tuple[tuple[int, int], ...] = ()
-    shared: bool = False
-    """Whether gradients and parameters go through memory that all share."""
+    nodes: int = 0
+    """Over how many nodes servers and workers are dealt out; within one they share memory. 0: nobody shares any."""
 
     @property
     def workers(self) -> int:
         return self.policy.workers
+
+    def near(self, server: int, worker: int) -> bool:
+        """Whether a server and a worker, by rank, share memory."""
+        return bool(self.nodes) and server % self.nodes == (worker - self.servers) % self.nodes
 
     @property
     def plan(self) -> Plan:
@@ -80,6 +85,7 @@ class Sending:
     slot: int
     was: np.ndarray
     memory: np.ndarray
+    received: bool = False
     surely_sent: bool = False
 
 
@@ -110,10 +116,11 @@ class Simulation:
         self.shards = cut(LAYOUT, scenario.servers, True)
         self.initial = np.random.default_rng(0).normal(size=LAYOUT.size).astype(np.float32)
         self.codec = Codec(scenario.workers, SUMS, 2)
-        self.slots = [np.zeros(LAYOUT.size, np.float32) for _ in range(scenario.workers + 2)]
+        count = scenario.workers + 2
+        self.slots = [[np.zeros(LAYOUT.size, np.float32) for _ in range(count)] for _ in range(scenario.nodes)]
         written = {w: np.zeros(LAYOUT.size, np.float32) for w in workers}
         self.gradients = {
-            s: {w: v[self.shards[s]] if scenario.shared else v[self.shards[s]].copy() for w, v in written.items()}
+            s: {w: v[self.shards[s]] if scenario.near(s, w) else v[self.shards[s]].copy() for w, v in written.items()}
             for s in servers
         }
         make = MODES[scenario.policy.mode]
@@ -124,10 +131,11 @@ class Simulation:
             own = self.initial[self.shards[s]]
             keep = scenario.policy.compensation is not None
             slots: Slots = TravellingSlots(scenario.workers + 2, own.size, own.dtype, keep)
-            if scenario.shared:
-                slots = SharedSlots(self.slots, self.shards[s])
+            near = [w for w in workers if scenario.near(s, w)]
+            if near:
+                slots = SharedSlots(self._slots_of(s), self.shards[s], near, partial(self._progress, s))
             slots[0][:] = own
-            optimizer = BlockedSGD(own.size, own.dtype)
+            optimizer = SGD(own.size, own.dtype)
             rules = scenario.policy, False, decider
             self.servers[s] = WatchedServer(s, tuple(servers), self.gradients[s], slots, optimizer, *rules)
             self.servers[s].log = []
@@ -186,6 +194,8 @@ class Simulation:
     def _deliver(self, source: int, target: int) -> None:
         vector, data = self.links[source, target].popleft()
         message = self.codec.decode(vector)
+        for sending in self.sendings:
+            sending.received |= data is not None and (sending.server, sending.worker) == (source, target)
         if target in self.workers:
             self._answered(self.workers[target], source, message, data)
             return
@@ -211,6 +221,17 @@ class Simulation:
             self.ended.add(target)
         elif server.reached is not Action.RUN:
             self.meeting.add(target)
+
+    def _slots_of(self, server: int) -> list[np.ndarray]:
+        return self.slots[server % self.scenario.nodes]
+
+    def _progress(self, server: int) -> None:
+        """What ends a wait for MPI to tell of a send: its receiver must have it."""
+        done = [s for s in self.sendings if s.server == server and s.received]
+        assert done, "a slot is taken for free while its answer is under way"
+        for sending in done:
+            self.servers[server].released(sending.slot)
+            self.sendings.remove(sending)
 
     def _asked(self, rank: int) -> bool:
         return any(rank == asked and self.moment > when for asked, when in self.scenario.stops)
@@ -245,7 +266,7 @@ class Simulation:
                     else np.empty(0)
                 )
                 part = vector[self.shards[server]] if push.carries_gradient else None
-                if part is not None and self.scenario.shared:
+                if part is not None and self.scenario.near(server, worker.rank):
                     self.gradients[server][worker.rank][:] = part
                     part = None
                 self._send(worker.rank, server, push, part)
@@ -269,14 +290,23 @@ class Simulation:
         if len(worker.answers) < len(self.servers):
             return
         answers, worker.answers = worker.answers, {}
-        assert len({(a.number, a.action, a.version, a.culprit, a.slot) for a in answers.values()}) == 1
+        assert len({(a.number, a.action, a.version, a.culprit) for a in answers.values()}) == 1
+        near = {s for s in self.servers if self.scenario.near(s, worker.rank)}
         verdict = answers[0]
         assert verdict.totals is not None
         worker.version, worker.totals, worker.ticket = verdict.version, verdict.totals, verdict.ticket
         worker.state = verdict.state
-        assert (verdict.slot >= 0) == (self.scenario.shared and verdict.action is not Action.FAIL)
-        if verdict.slot >= 0:
-            worker.parameters = self.slots[verdict.slot]
+        for s, told in answers.items():
+            assert (told.slot >= 0) == (s in near and verdict.action is not Action.FAIL)
+        slots = {answers[s].slot for s in near}
+        assert len(slots) <= 1, "servers of a node choose the same slot"
+        if near and verdict.action is not Action.FAIL:
+            vector = self._slots_of(min(near))[slots.pop()]
+            if near == self.servers.keys():
+                worker.parameters = vector
+            else:
+                for s in near:
+                    worker.parameters[self.shards[s]] = vector[self.shards[s]]
             worker.pulled = worker.parameters.copy()
         if verdict.action is Action.RUN:
             assert verdict.ticket is not None

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from mpitrain.parameters.blocked import Blocks
 from mpitrain.parameters.layout import ALIGNMENT
-from mpitrain.parameters.optimizers import Blocks
 
 
 class Backend(Protocol):

@@ -13,9 +13,9 @@ from mpitrain.exchange.allreduce.messages import CHUNK, Messages
 from mpitrain.exchange.allreduce.ring import Ring
 from mpitrain.exchange.allreduce.terms import BlockSum, Computed
 from mpitrain.exchange.allreduce.wire import Wire, WireOverflowError, has_overflowed
+from mpitrain.parameters.blocked import GIVEN_BLOCK as BLOCK
+from mpitrain.parameters.blocked import Blocks
 from mpitrain.parameters.layout import ALIGNMENT, Layout, aligned_zeros
-from mpitrain.parameters.optimizers import GIVEN_BLOCK as BLOCK
-from mpitrain.parameters.optimizers import Blocks
 
 
 def lanes_of(leaders: Sequence[int]) -> list[int | None]:

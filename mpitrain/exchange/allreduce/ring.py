@@ -16,8 +16,8 @@ from mpitrain.exchange.allreduce.backend import own_slices
 from mpitrain.exchange.allreduce.messages import CHUNK, Messages, chunks
 from mpitrain.exchange.allreduce.terms import Scaled, Term
 from mpitrain.exchange.allreduce.wire import Wire, WireOverflowError, has_overflowed
+from mpitrain.parameters.blocked import Blocks
 from mpitrain.parameters.layout import Layout, aligned_zeros
-from mpitrain.parameters.optimizers import Blocks
 
 _AHEAD = 8  # receives that wait for messages not yet due
 

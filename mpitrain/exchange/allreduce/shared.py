@@ -10,8 +10,8 @@ from mpitrain.cluster.node_memory import NodeMemory
 from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce.backend import own_slices
 from mpitrain.exchange.allreduce.terms import BlockSum
+from mpitrain.parameters.blocked import GIVEN_BLOCK as BLOCK
 from mpitrain.parameters.layout import ALIGNMENT, Layout, aligned_zeros
-from mpitrain.parameters.optimizers import GIVEN_BLOCK as BLOCK
 
 
 class SharedAllReduce:

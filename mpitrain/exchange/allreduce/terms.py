@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mpitrain.parameters.optimizers import GIVEN_BLOCK, Blocks
+from mpitrain.parameters.blocked import GIVEN_BLOCK, Blocks
 
 
 class Term(Protocol):

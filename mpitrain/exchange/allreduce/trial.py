@@ -12,8 +12,8 @@ import numpy as np
 from mpitrain.cluster.world import World
 from mpitrain.exchange.allreduce.backend import Backend, OwningBackend
 from mpitrain.exchange.allreduce.backends import open_backend
+from mpitrain.parameters.blocked import GIVEN_BLOCK
 from mpitrain.parameters.layout import Layout, aligned_zeros
-from mpitrain.parameters.optimizers import GIVEN_BLOCK
 
 BUDGET = 0.25
 """Seconds for all ways and lengths together."""

@@ -6,6 +6,7 @@ while its process sleeps, so a rank with a send under way keeps testing it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -79,6 +80,12 @@ class Endpoint:
         with waiting("receiving a slice", now.step, (self._world.origin[rank],)):
             for part in self._parts(out):
                 self._comm.Recv(part, rank, _SLICE)
+
+    def progress(self) -> None:
+        """Let MPI move on, and notice which sends are complete."""
+        with waiting("sending", now.step, self._peers):
+            self._settle()
+            time.sleep(self._pause)
 
     def flush(self) -> None:
         """Return when all that was sent has left."""

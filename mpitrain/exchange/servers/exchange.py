@@ -37,7 +37,8 @@ class WorkerExchange:
         layout: of the parameter vector.
         plan: the run.
         on_cut: called by every rank at each cut.
-        memory: through which gradients and parameters go; None where they travel as messages.
+        memory: through which gradients and parameters go to and from the servers of this node; None where all travel as
+            messages.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class WorkerExchange:
         self._version = -1
         self._over = False
         self._memory = memory
-        self.parameters = memory.slots[0] if memory else aligned_zeros(layout.size, layout.dtype)
+        self._near = memory.servers if memory else frozenset[int]()
+        self._direct = self._near == set(roles.servers)
+        """Whether all parameters are read where the servers wrote them; else this rank has a vector of its own."""
+        self.parameters = memory.slots[0] if memory and self._direct else aligned_zeros(layout.size, layout.dtype)
         self.state: np.ndarray | None = None
         self.totals = plan.begin(len(roles.workers))
         self.spent = Spent()
@@ -90,16 +94,17 @@ class WorkerExchange:
         push = Push(self._world.rank, self._ticket.number, self._version, result.weight, result.finite, over, stop)
         if push.carries_gradient:
             self.weight = result.weight
-        for server, shard in self._shards.items():
+        for server in self._servers:
             first = server == self._servers[0] and not over
             push.tail = np.concatenate((result.sums, result.state)) if first else np.empty(0)
-            self._link.send(server, push, self._slice(result.gradient, shard) if push.carries_gradient else None)
+            self._link.send(server, push, self._slice(result.gradient, server) if push.carries_gradient else None)
         self.spent.exchange += self._watch.lap()
         return self._await()
 
-    def _slice(self, gradient: np.ndarray, shard: slice) -> np.ndarray | None:
+    def _slice(self, gradient: np.ndarray, server: int) -> np.ndarray | None:
         """What travels of a gradient; nothing where its server reads it in the node's memory."""
-        if self._memory is None:
+        shard = self._shards[server]
+        if self._memory is None or server not in self._near:
             return gradient[shard]
         mine = self._memory.gradients[self._world.rank][shard]
         mine[:] = gradient[shard]
@@ -157,16 +162,28 @@ class WorkerExchange:
             if answer.carries_parameters:
                 self._link.receive_slice(server, self.parameters[self._shards[server]])
                 self.spent.exchange += self._watch.lap()
-        if len({(a.number, a.action, a.version, a.slot) for a in answers.values()}) != 1:
+        slots = {a.slot for s, a in answers.items() if s in self._near}
+        if len({(a.number, a.action, a.version) for a in answers.values()}) != 1 or len(slots) > 1:
             told = ", ".join(f"server {s}: entry {a.number}, version {a.version}" for s, a in answers.items())
             raise MpitrainError(f"the servers' logs differ at {self._world.name(self._world.rank)} ({told})")
         verdict = answers[self._servers[0]]
         assert verdict.totals is not None
+        if slots and max(slots) >= 0:
+            self._read(slots.pop(), verdict.version)
         self._version, self.totals = verdict.version, verdict.totals
-        if self._memory is not None and verdict.slot >= 0:
-            self.parameters = self._memory.slots[verdict.slot]
         self.state = verdict.state if verdict.state.size else None
         return verdict, waited, max(a.update_seconds for a in answers.values())
+
+    def _read(self, slot: int, version: int) -> None:
+        """Take the parameters of this node's servers from a slot."""
+        assert self._memory is not None
+        if self._direct:
+            self.parameters = self._memory.slots[slot]
+        elif version != self._version:
+            for server in self._near:
+                shard = self._shards[server]
+                self.parameters[shard] = self._memory.slots[slot][shard]
+            self.spent.exchange += self._watch.lap()
 
 
 class ServerLoop:
@@ -182,7 +199,8 @@ class ServerLoop:
         plan: the run.
         decider: on server 0, else None.
         on_cut: called by every rank at each cut.
-        memory: through which gradients and parameters go; None where they travel as messages.
+        memory: through which gradients and parameters go to and from the workers of this node; None where all travel as
+            messages.
     """
 
     def __init__(
@@ -202,16 +220,18 @@ class ServerLoop:
         mine, initial = shards[me], parameters[shards[me]]
         self._world, self._on_cut, self._plan, self._decider = world, on_cut, plan, decider
         self._part = mine
+        near = memory.gradients if memory else {}
+        self._far = frozenset(roles.workers) - near.keys()
+        self._gradients = {
+            w: aligned_zeros(initial.size, initial.dtype) if w in self._far else near[w][mine] for w in roles.workers
+        }
         slots: Slots
-        if memory is not None:
-            self._gradients = {w: vector[mine] for w, vector in memory.gradients.items()}
-            slots = SharedSlots(memory.slots, mine)
+        if memory and near:
+            slots = SharedSlots(memory.slots, mine, near, lambda: self._link.progress())
         else:
-            self._gradients = {w: aligned_zeros(initial.size, initial.dtype) for w in roles.workers}
             keep = policy.compensation is not None
             slots = TravellingSlots(len(roles.workers) + 2, initial.size, initial.dtype, keep)
         slots[0][:] = initial
-        self._receives = memory is None
         rules = policy, plan.undivided, decider
         version = 0 if plan.totals is None else plan.totals.version
         self.server = Server(world.rank, roles.servers, self._gradients, slots, optimizer, *rules, version=version)
@@ -245,7 +265,7 @@ class ServerLoop:
             rank, message = link.receive("waiting for pushes", server.version)
             now.work("serving", server.version)
             now.stage = Stage.RUN
-            if self._receives and isinstance(message, Push) and message.carries_gradient:
+            if isinstance(message, Push) and message.carries_gradient and message.worker in self._far:
                 link.receive_slice(rank, self._gradients[message.worker])
             if isinstance(message, Ready | Push | Held) and self._plan.stopping():
                 message.stop = True

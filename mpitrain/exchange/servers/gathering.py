@@ -8,8 +8,8 @@ import numpy as np
 
 from mpitrain.exchange.combine import add_in_order, coefficients
 from mpitrain.exchange.policy import Policy
+from mpitrain.parameters.blocked import GIVEN_BLOCK as BLOCK
 from mpitrain.parameters.layout import aligned_zeros
-from mpitrain.parameters.optimizers import GIVEN_BLOCK as BLOCK
 
 _MEMORY, _TINY = 0.95, 1e-7  # of the mean square of the gradients, as in the paper's experiments
 

@@ -169,7 +169,7 @@ class Server:
             self.reached = entry.action
 
     def _answer(self, entry: Entry, worker: int, seconds: float) -> Outgoing:
-        shared, failed = self._slots.shared, entry.action is Action.FAIL
+        shared, failed = self._slots.reads(worker), entry.action is Action.FAIL
         carries = self._sent.get(worker) != self.version and not shared and not failed
         slot = self._current if shared and not failed else -1
         answer = Answer(entry.number, entry.action, self.version, carries, slot, seconds, culprit=entry.culprit)

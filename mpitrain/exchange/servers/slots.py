@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -13,8 +14,9 @@ from mpitrain.parameters.layout import aligned_zeros
 class Slots(Protocol):
     """Places for versions of a server's shard; one of them is current."""
 
-    shared: bool
-    """Whether workers read them where they lie; else they travel."""
+    def reads(self, worker: int) -> bool:
+        """Whether a worker reads them where they lie; else they travel to it."""
+        ...
 
     def __getitem__(self, index: int) -> np.ndarray:
         """The memory of a slot, this server's shard of it."""
@@ -52,13 +54,15 @@ class TravellingSlots:
         keep: whether a slot is also needed while a worker computes from what it got of it.
     """
 
-    shared = False
-
     def __init__(self, count: int, size: int, dtype: np.dtype, keep: bool = False) -> None:
         self._slots = [aligned_zeros(size, dtype) for _ in range(count)]
         self._users = [0] * count
         self._keep = keep
         self._held: dict[int, int] = {}
+
+    def reads(self, worker: int) -> bool:
+        """See :class:`Slots`."""
+        return False
 
     def __getitem__(self, index: int) -> np.ndarray:
         return self._slots[index]
@@ -97,18 +101,28 @@ class SharedSlots:
     """Vectors in the node's memory from which workers compute: each is needed until all who compute from it are done.
 
     A worker is done when every server holds its gradient, which a log entry tells. All servers execute the same log, so
-    all choose the same slot for a version without a word, and each writes its own shard into it.
+    all choose the same slot for a version without a word, and each writes its own shard into it. Workers of other nodes
+    count the same, so that servers of different nodes, too, agree.
 
     Args:
         vectors: two more than there are workers, each the whole parameter vector.
         shard: the part of it that this server writes.
+        readers: the workers of this node; to others a slot travels.
+        progress: lets MPI move on, after which ``sent`` may have been called. A slot is free when its receivers have
+            gone on, but MPI may tell of it later.
     """
 
-    shared = True
-
-    def __init__(self, vectors: list[np.ndarray], shard: slice) -> None:
+    def __init__(
+        self, vectors: list[np.ndarray], shard: slice, readers: Collection[int], progress: Callable[[], None]
+    ) -> None:
         self._shards = [vector[shard] for vector in vectors]
+        self._readers, self._progress = frozenset(readers), progress
         self._held: dict[int, int] = {}
+        self._leaving: Counter[int] = Counter()
+
+    def reads(self, worker: int) -> bool:
+        """See :class:`Slots`."""
+        return worker in self._readers
 
     def __getitem__(self, index: int) -> np.ndarray:
         return self._shards[index]
@@ -116,11 +130,15 @@ class SharedSlots:
     def free(self, current: int) -> int:
         """See :class:`Slots`."""
         needed = {current, *self._held.values()}
-        return next(index for index in range(len(self._shards)) if index not in needed)
+        found = next(index for index in range(len(self._shards)) if index not in needed)
+        while self._leaving[found]:
+            self._progress()
+        return found
 
     def hold(self, worker: int, index: int, travels: bool) -> None:
         """See :class:`Slots`."""
         self._held[worker] = index
+        self._leaving[index] += travels
 
     def pulled(self, worker: int) -> np.ndarray:
         """See :class:`Slots`."""
@@ -132,4 +150,5 @@ class SharedSlots:
             self._held.pop(worker, None)
 
     def sent(self, index: int) -> None:
-        """Nothing is sent."""
+        """See :class:`Slots`."""
+        self._leaving[index] -= 1

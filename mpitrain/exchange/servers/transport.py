@@ -1,4 +1,4 @@
-"""How gradients and parameters get from rank to rank: as MPI messages, or through the memory of one node.
+"""How gradients and parameters get from rank to rank: through the memory of a node, or as MPI messages between nodes.
 
 Headers are the same in both, and travel as messages.
 """
@@ -14,26 +14,39 @@ from mpitrain.parameters.layout import ALIGNMENT, Layout
 
 
 class SharedVectors:
-    """The vectors of a run in the memory of its only node: one gradient of each worker, and slots of parameters.
+    """The vectors of a run in the memory of this rank's node: a gradient of each worker there, and slots of parameters.
 
-    A worker writes its gradient where the servers read it, until all have answered. Slots are described in
-    ``SharedSlots``. Over the whole node this takes 2 W + 2 vectors for W workers.
+    A worker writes its gradient where the servers of its node read it, until all have answered. Slots are described in
+    ``SharedSlots``. Over a run on one node this takes 2 W + 2 vectors for W workers; a node whose servers hold some of
+    the shards fills those parts of the slots alone.
 
     Args:
-        world: all ranks of the run, on one node; every one must construct this together.
+        world: all ranks of the run; every one must construct this together.
         roles: who serves and who works.
         layout: of the vectors.
     """
 
     def __init__(self, world: World, roles: Roles, layout: Layout) -> None:
+        self.servers = frozenset(roles.servers) & frozenset(world.node)
+        """Servers on this node."""
+        self.workers = frozenset(roles.workers) & frozenset(world.node)
+        """Workers on this node."""
+        self.slots: list[np.ndarray] = []
+        self.gradients: dict[int, np.ndarray] = {}
+        node = world.split_by(world.leaders[world.rank])
+        if self.servers and self.workers:
+            self._map(node, world, len(roles.workers) + 2, layout)
+        node.free()
+
+    def _map(self, node: World, world: World, count: int, layout: Layout) -> None:
         stride = -(-layout.nbytes // ALIGNMENT) * ALIGNMENT
-        first, count = roles.servers[0], len(roles.workers) + 2
-        mine = stride * (count if world.rank == first else roles.works(world.rank))
-        pieces = NodeMemory(world, mine).pieces
+        first = min(self.servers)
+        mine = stride * (count if world.rank == first else world.rank in self.workers)
+        pieces = dict(zip(world.node, NodeMemory(node, mine).pieces, strict=True))
 
         def vector(rank: int, index: int) -> np.ndarray:
             start = stride * index
             return pieces[rank][start : start + layout.nbytes].view(layout.dtype)
 
         self.slots = [vector(first, index) for index in range(count)]
-        self.gradients = {worker: vector(worker, 0) for worker in roles.workers}
+        self.gradients = {worker: vector(worker, 0) for worker in sorted(self.workers)}
