@@ -11,7 +11,7 @@ from mpitrain.cli.app import make_app
 from mpitrain.cli.arguments import parse
 from mpitrain.cluster.launcher import Launch, read_launch
 from mpitrain.config import RunConfig
-from mpitrain.errors import InputError, MpitrainError, complain
+from mpitrain.errors import HostError, InputError, MpitrainError, complain
 from mpitrain.models import check_name
 from mpitrain.reporting.stream import say
 
@@ -34,6 +34,8 @@ def run(argv: Sequence[str]) -> int:
         command, arguments = parse(app, argv)
     except InputError as wrong:
         error = wrong
+    if command is not None and hasattr(command, "starts_mpi"):
+        return _alone(command, arguments)
     if command is not None and not hasattr(command, "collective"):
         return _alone(command, arguments) if launch.speaks else 0
     if command is not None and _trains(command):
@@ -64,7 +66,8 @@ def _together(
         options = arguments.get("options", RunConfig())
         world = start_mpi(options.stall_timeout, options.start_timeout) if error is None else start_mpi()
     except InputError as wrong:
-        return _fail(wrong) if launch.speaks else wrong.exit_code
+        speaks = launch.speaks_for_host if isinstance(wrong, HostError) else launch.speaks
+        return _fail(wrong) if speaks else wrong.exit_code
     try:
         agree(world, error, "reading the arguments")
         assert command is not None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import sys
 
-from mpitrain.cluster import hooks, last_words, launcher, links, watchdog
+from mpitrain.cluster import hooks, last_words, launcher, links, shared_memory, watchdog
 from mpitrain.cluster.gossip import neighbours
+from mpitrain.cluster.library import Library
 from mpitrain.cluster.mpi import MPI, finalize, forget_segments, initialize
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits, Peer
 from mpitrain.cluster.waiting import Stage, now, waiting
@@ -24,12 +25,13 @@ def start_mpi(stall_timeout: float = STALL_TIMEOUT, start_timeout: float = START
         start_timeout: the same until the first step is done.
 
     Raises:
-        InputError: where the launcher and the MPI library do not belong together.
+        InputError: where the launcher and the MPI library do not belong together, or this host has no room for it.
     """
     launch = launcher.read_launch()
     if not MPI.Is_initialized():
         launcher.check_library(launch, MPI.Get_library_version())
         launcher.skip_network_probes(launch, MPI.Get_library_version())
+        shared_memory.fit(launch, Library.loaded())
     now.stage = Stage.START
     dog = watchdog.start(launch, Limits(stall_timeout, start_timeout))
     if not MPI.Is_initialized():

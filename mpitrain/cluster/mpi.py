@@ -21,7 +21,7 @@ from mpi4py import MPI  # noqa: E402
 
 from mpitrain.errors import PeerLostError  # noqa: E402
 
-__all__ = ["MPI", "abort", "finalize", "forget_segments", "initialize"]
+__all__ = ["MPI", "abort", "finalize", "forget_segments", "has_symbol", "initialize"]
 
 _SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
 
@@ -30,6 +30,11 @@ _SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
 def _library() -> ctypes.CDLL:
     # mpi4py's own module: whatever MPI library it is bound to is found through it.
     return ctypes.CDLL(MPI.__file__)
+
+
+def has_symbol(name: str) -> bool:
+    """Whether the MPI library has a function that not all have."""
+    return hasattr(_library(), name)
 
 
 def initialize() -> None:
