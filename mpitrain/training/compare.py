@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from mpitrain.cluster.roles import Roles, assign
+from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, eval_distance
 from mpitrain.errors import InputError
@@ -20,7 +20,7 @@ from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, transport_of
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, roles_of, transport_of
 from mpitrain.training.trainer import plan_lines
 
 
@@ -54,7 +54,7 @@ def compare_modes(
             raise InputError("--modes names a mode twice: name each once")
         check(options, modes)
         config = defaults_of(options)
-        roles = {mode: assign(mode, world.size, config.servers) for mode in modes}
+        roles = {mode: roles_of(config, mode, world) for mode in modes}
         transport_of(config, world)
         for mode in modes:
             if config.inject_delay is not None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from mpitrain.cluster.job import start_mpi
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits
-from mpitrain.cluster.roles import assign
 from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, eval_distance
@@ -22,7 +21,7 @@ from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, transport_of
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, roles_of, transport_of
 
 
 class Trainer:
@@ -59,7 +58,7 @@ class Trainer:
         self._model = None if isinstance(model, str) else model
         with phase(self.world, "checking the configuration"):
             self.config = _configuration(model, config, options)
-            self.roles = assign(self.config.mode, self.world.size, self.config.servers)
+            self.roles = roles_of(self.config, self.config.mode, self.world)
             self._policy = policy_of(self.config, self.config.mode, len(self.roles.workers))
             transport_of(self.config, self.world)
             if self.config.inject_delay is not None:
