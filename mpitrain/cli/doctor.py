@@ -29,7 +29,7 @@ def doctor(
     """
     from mpitrain.cluster.hooks import install_hooks
     from mpitrain.cluster.job import start_mpi, stop_mpi
-    from mpitrain.cluster.launcher import read_launch
+    from mpitrain.cluster.launcher import abort_start, read_launch
     from mpitrain.cluster.leaving import leave
     from mpitrain.cluster.library import Library
     from mpitrain.doctor.examine import examine
@@ -50,6 +50,8 @@ def doctor(
         if speaks:
             findings = judge([mine], [], [str(wrong)])
             say(as_json([mine], findings, []) if json_output else table([mine], findings))
+            if isinstance(wrong, HostError):
+                abort_start(launch, 1)
         return 1
     found = examine(world, mine, run_dir, deadline, "check the firewall and routes between them")
     findings = judge(found.facts, found.wires)

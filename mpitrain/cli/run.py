@@ -11,7 +11,7 @@ from cyclopts import App
 
 from mpitrain.cli.app import make_app
 from mpitrain.cli.arguments import parse
-from mpitrain.cluster.launcher import Launch, read_launch
+from mpitrain.cluster.launcher import Launch, abort_start, read_launch
 from mpitrain.config import RunConfig
 from mpitrain.errors import HostError, InputError, MpitrainError, complain
 from mpitrain.models import check_name
@@ -68,6 +68,7 @@ def _together(
     from mpitrain.cluster.agreement import AgreedExit, agree
     from mpitrain.cluster.hooks import install_hooks
     from mpitrain.cluster.job import start_mpi, stop_mpi
+    from mpitrain.training.hosts import compare_hosts
     from mpitrain.training.phases import check_same, needed, phase
 
     install_hooks()
@@ -75,11 +76,11 @@ def _together(
         options = arguments.get("options", RunConfig())
         world = start_mpi(options.stall_timeout, options.start_timeout) if error is None else start_mpi()
     except InputError as wrong:
-        speaks = launch.speaks_for_host if isinstance(wrong, HostError) else launch.speaks
-        return _fail(wrong) if speaks else wrong.exit_code
+        return fail_to_start(wrong, launch)
     try:
         agree(world, error, "reading the arguments")
         assert command is not None
+        compare_hosts(world)
         with phase(world, "comparing the arguments", meets=True):
             check_same(world, "command line", _told(command, arguments))
         code = int(command(**arguments, world=world) or 0)
@@ -118,6 +119,16 @@ def _told(command: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, o
 def _trains(command: Callable[..., Any]) -> bool:
     """Whether a command takes the options of a run, and so needs data."""
     return "options" in inspect.signature(command).parameters
+
+
+def fail_to_start(error: InputError, launch: Launch) -> int:
+    """Print, on one rank, why MPI is not started; returns the exit code."""
+    if not isinstance(error, HostError):
+        return _fail(error) if launch.speaks else error.exit_code
+    if launch.speaks_for_host:
+        _fail(error)
+        abort_start(launch, error.exit_code)
+    return error.exit_code
 
 
 def _fail(error: MpitrainError) -> int:

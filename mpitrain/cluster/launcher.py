@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mpitrain.errors import InputError
@@ -96,6 +98,24 @@ def _tasks_per_node(text: str) -> list[int]:
     """Slurm's ``2(x3),1`` as numbers."""
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     return [int(count) for count, times in found for _ in range(int(times or 1))]
+
+
+def abort_start(launch: Launch, code: int) -> None:
+    """End the job where this process leaves it before ``MPI_Init`` and others do not.
+
+    Open MPI's mpirun does so by itself. MPICH's mpiexec takes such a process for one that needs no MPI, and lets the
+    others wait for it; what it understands is a line of PMI's, on the socket that it gave to each rank. srun ends
+    them after what its ``--wait`` says, else ``--start-timeout`` does.
+    """
+    descriptor = _number(os.environ.get("PMI_FD"))
+    if launch.kind != "pmi" or launch.under_srun or descriptor is None:
+        return
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as link:
+        link.settimeout(5.0)
+        link.sendall(b"cmd=init pmi_version=1 pmi_subversion=1\n")
+        link.recv(1024)
+        link.sendall(f"cmd=abort exitcode={int(code)}\n".encode())
+        link.recv(1024)
 
 
 def check_library(launch: Launch, library: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mpitrain.cluster.networks import cards
 from mpitrain.launching.hostfile import OPENMPI
 
 SSH = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
@@ -122,6 +123,10 @@ def _mpich(start: Start, environment: Mapping[str, str], root: bool) -> Command:
         words += ["-ppn", "1"]
     if start.network is not None:
         words += ["-iface", start.network[0]]
+        # That is for the launcher itself; these are for the ranks' messages, by UCX or libfabric.
+        if not environment.keys() & {"UCX_NET_DEVICES", "FI_TCP_IFACE"}:
+            variables["UCX_NET_DEVICES"] = ",".join([*cards(), start.network[0]])
+            variables["FI_TCP_IFACE"] = start.network[0]
     if start.remote and "HYDRA_LAUNCHER_EXTRA_ARGS" not in environment and not environment.keys() & set(_AGENTS):
         variables["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(SSH)
     return Command(words, variables)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import psutil
 
 from mpitrain.cluster import host
 from mpitrain.cluster.cores import visible_cores
@@ -52,21 +49,17 @@ class Probe:
 def probe() -> Probe:
     """This host."""
     mpi, fault, free, needs = "", "", 0, 0
+    networks: dict[str, tuple[str, str]] = {}
     try:
         from mpitrain.cluster import shared_memory
         from mpitrain.cluster.library import Library
+        from mpitrain.cluster.networks import interfaces
 
         library = Library.loaded()
         mpi, free, needs = library.name, shared_memory.room()[1], shared_memory.needed(library, 2)
     except InputError as error:
         fault = str(error)
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    networks = {
-        name: (address.address, address.netmask or "255.255.255.255")
-        for name, found in psutil.net_if_addrs().items()
-        for address in found
-        if address.family == socket.AF_INET and name in up and not address.address.startswith("127.")
-    }
+        networks = {name: (str(address.ip), str(address.netmask)) for name, address in interfaces().items()}
     return Probe(os.uname().nodename, host.versions(), mpi, fault, len(visible_cores()), free, needs, networks)
 
 

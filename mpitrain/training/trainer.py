@@ -18,6 +18,7 @@ from mpitrain.reporting.history import HistoryRecord
 from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import Summary
 from mpitrain.training.delay import Delay
+from mpitrain.training.hosts import compare_hosts
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
@@ -55,6 +56,8 @@ class Trainer:
     ) -> None:
         patience = Limits(config.stall_timeout, config.start_timeout) if config else _limits(options)
         self.world = world or start_mpi(*patience)
+        if world is None:
+            compare_hosts(self.world)
         self._model = None if isinstance(model, str) else model
         with phase(self.world, "checking the configuration"):
             self.config = _configuration(model, config, options)

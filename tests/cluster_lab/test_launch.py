@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster_lab.hosts import Lab
 from tests.cluster_lab.slurm import Slurm
+from tests.cluster_lab.test_unlike_hosts import mounted
 from tests.cluster_lab.trained import Mpi
 from tests.support.mpi import ROOT, Ended
 
@@ -49,7 +48,7 @@ def test_a_host_that_is_not_like_the_others_is_named(lab: Lab) -> None:
         (package, empty, f"{mpi.python} on node2 lacks mpitrain"),
         (mpi.prefix, empty, f"node2 has no {mpi.python}"),
     ):
-        with _mounted(lab, "node2", instead, place):
+        with mounted(lab, "node2", ["--bind", str(instead), str(place)]):
             _refused(_launch(lab, mpi, "--dry-run"), reason)
     nowhere = {"PRTE_MCA_plm_ssh_agent": "ssh -p 1"}
     _refused(_launch(lab, mpi, "--dry-run", extra=nowhere), "node2 cannot be reached by ssh without a password")
@@ -59,13 +58,3 @@ def _refused(ended: Ended, reason: str) -> None:
     assert ended.code == 2, ended.err
     (line,) = ended.err.splitlines()
     assert reason in line
-
-
-@contextmanager
-def _mounted(lab: Lab, host: str, what: Path, where: Path) -> Iterator[None]:
-    """On one host a file or folder is another one."""
-    lab.on(host, ["mount", "--bind", str(what), str(where)]).check()
-    try:
-        yield
-    finally:
-        lab.on(host, ["umount", str(where)]).check()
