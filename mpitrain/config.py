@@ -22,7 +22,8 @@ class RunConfig:
     Args:
         mode: How ranks agree: allreduce (all ranks work), ps-sync or ps-async (the first ranks are parameter servers).
         model: mlp, cnn, lstm, or PACKAGE.MODULE:FUNCTION, a function of yours that returns a Keras model.
-        servers: Number of parameter servers, ranks 0 to SERVERS-1; of no effect with allreduce.
+        servers: Number of parameter servers, ranks 0 to SERVERS-1 if not placed otherwise; of no effect with allreduce.
+        server_placement: Which ranks are the servers: the first ones, or spread: the first of each host in turn.
         transport: How gradients and parameters get to and from servers: mpi (messages), shared (through the memory of
             one node), both (through memory within a node, as messages between nodes), or auto (as the ranks lie).
         backup_workers: With ps-sync, gradients of a step that are not waited for: the others make the update, these are
@@ -82,6 +83,7 @@ class RunConfig:
     mode: Mode = "allreduce"
     model: str = "cnn"
     servers: int = 1
+    server_placement: Literal["first", "spread"] = "first"
     transport: Literal["auto", "mpi", "shared", "both"] = "auto"
     backup_workers: int = 0
     staleness_bound: int | None = None

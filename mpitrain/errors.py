@@ -32,6 +32,10 @@ class InputError(MpitrainError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class HostError(InputError):
+    """Something about a host that its own ranks alone see, before ranks can talk: the first of them speaks."""
+
+
 class DivergedError(MpitrainError):
     """A gradient or a loss became NaN or infinite: the sentence names the step and the rank."""
 

@@ -79,6 +79,7 @@ class Exclusion:
 _NEWEST = "every gradient is computed from the newest parameters there"
 
 RULES = (
+    Rule("server_placement", {"allreduce": "there are no servers"}),
     Rule("transport", {"allreduce": "there are no servers, and --allreduce says how gradients are summed"}),
     Rule(
         "backup_workers",

@@ -143,8 +143,9 @@ def main() -> None:
         )
     page = arguments.to or (DOCUMENT if len(peers) == len(PEERS) else None)
     models = arguments.models.split(",")
-    for model in models if page else ():
-        cut(page.read_text(), place(model))
+    if page is not None:
+        for model in models:
+            cut(page.read_text(), place(model))
     for model in models:
         task = Task(model, arguments.steps or STEPS[model], arguments.dataset)
         text = table(task, peers, measure(task, peers, arguments.repeats))

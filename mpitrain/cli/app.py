@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from mpitrain import __version__
-from mpitrain.cli import bench, checkpoint, compare, data, hostfile, train
+from mpitrain.cli import bench, checkpoint, compare, data, doctor, hostfile, launch, train
 from mpitrain.cli.arguments import DEFAULT_PARAMETER
 
 HELP = """Train Keras models data-parallel over MPI on CPUs.
@@ -32,4 +32,6 @@ def make_app() -> App:
     app.command(data.app)
     app.command(bench.app)
     app.command(hostfile.app)
+    app.command(doctor.doctor)
+    app.command(launch.launch)
     return app

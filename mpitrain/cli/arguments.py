@@ -17,6 +17,7 @@ from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
 from cyclopts.config import Env, Toml
 from cyclopts.exceptions import UnusedCliTokensError
 
+from mpitrain.cli.launch import split
 from mpitrain.config import RunConfig
 from mpitrain.errors import InputError
 from mpitrain.pairs import RULES
@@ -58,7 +59,12 @@ def parse(app: App, argv: Sequence[str]) -> tuple[Callable[..., Any], dict[str, 
         InputError: one sentence on the first thing that is wrong.
     """
     tokens = _tokens(argv)
-    app.config = layers(config_path(tokens))
+    if tokens[:1] == ["launch"]:
+        # What is not its own is for the ranks to read, with their configuration.
+        tokens = ["launch", *split(tokens[1:])]
+        app.config = []
+    else:
+        app.config = layers(config_path(tokens))
     try:
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     except UnknownOptionError as error:

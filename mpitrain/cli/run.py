@@ -11,9 +11,9 @@ from cyclopts import App
 
 from mpitrain.cli.app import make_app
 from mpitrain.cli.arguments import parse, with_stored
-from mpitrain.cluster.launcher import Launch, read_launch
+from mpitrain.cluster.launcher import Launch, abort_start, read_launch
 from mpitrain.config import RunConfig
-from mpitrain.errors import InputError, MpitrainError, complain
+from mpitrain.errors import HostError, InputError, MpitrainError, complain
 from mpitrain.models import check_name
 from mpitrain.reporting.stream import say
 
@@ -29,6 +29,13 @@ def run(argv: Sequence[str]) -> int:
         if launch.speaks:
             app([next(token for token in argv if token in _PAGES)] if "--version" in argv else argv)
         return 0
+    try:
+        return _run(app, argv, launch)
+    except InputError as wrong:  # no MPI can be loaded
+        return _fail(wrong) if launch.speaks else wrong.exit_code
+
+
+def _run(app: App, argv: Sequence[str], launch: Launch) -> int:
     error: MpitrainError | None = None
     command: Callable[..., Any] | None = None
     arguments: dict[str, Any] = {}
@@ -36,6 +43,8 @@ def run(argv: Sequence[str]) -> int:
         command, arguments = parse(app, argv)
     except InputError as wrong:
         error = wrong
+    if command is not None and hasattr(command, "starts_mpi"):
+        return _alone(command, arguments)
     if command is not None and not hasattr(command, "collective"):
         return _alone(command, arguments) if launch.speaks else 0
     told: dict[str, object] = {}
@@ -81,6 +90,7 @@ def _together(
     from mpitrain.cluster.agreement import AgreedExit, agree
     from mpitrain.cluster.hooks import install_hooks
     from mpitrain.cluster.job import start_mpi, stop_mpi
+    from mpitrain.training.hosts import compare_hosts
     from mpitrain.training.phases import check_same, needed, phase
 
     install_hooks()
@@ -88,10 +98,11 @@ def _together(
         options = arguments.get("options", RunConfig())
         world = start_mpi(options.stall_timeout, options.start_timeout) if error is None else start_mpi()
     except InputError as wrong:
-        return _fail(wrong) if launch.speaks else wrong.exit_code
+        return fail_to_start(wrong, launch)
     try:
         agree(world, error, "reading the arguments")
         assert command is not None
+        compare_hosts(world)
         with phase(world, "comparing the arguments", meets=True):
             check_same(world, "command line", told)
         if options.resume is not None:
@@ -133,6 +144,16 @@ def _told(command: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, o
 def _trains(command: Callable[..., Any]) -> bool:
     """Whether a command takes the options of a run, and so needs data."""
     return "options" in inspect.signature(command).parameters
+
+
+def fail_to_start(error: InputError, launch: Launch) -> int:
+    """Print, on one rank, why MPI is not started; returns the exit code."""
+    if not isinstance(error, HostError):
+        return _fail(error) if launch.speaks else error.exit_code
+    if launch.speaks_for_host:
+        _fail(error)
+        abort_start(launch, error.exit_code)
+    return error.exit_code
 
 
 def _fail(error: MpitrainError) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import sys
+from contextlib import AbstractContextManager, nullcontext
 
-from mpitrain.cluster import hooks, last_words, launcher, links, watchdog
+from mpitrain.cluster import hooks, last_call, last_words, launcher, links, networks, shared_memory, watchdog
 from mpitrain.cluster.gossip import neighbours
+from mpitrain.cluster.launcher import Launch
+from mpitrain.cluster.library import Library
 from mpitrain.cluster.mpi import MPI, finalize, forget_segments, initialize
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits, Peer
 from mpitrain.cluster.waiting import Stage, now, waiting
@@ -24,27 +27,41 @@ def start_mpi(stall_timeout: float = STALL_TIMEOUT, start_timeout: float = START
         start_timeout: the same until the first step is done.
 
     Raises:
-        InputError: where the launcher and the MPI library do not belong together.
+        InputError: where the launcher and the MPI library do not belong together, or this host has no room for it.
     """
     launch = launcher.read_launch()
     if not MPI.Is_initialized():
         launcher.check_library(launch, MPI.Get_library_version())
         launcher.skip_network_probes(launch, MPI.Get_library_version())
         launcher.share_cores()
+        shared_memory.fit(launch, Library.loaded())
+        networks.leave_out_bridges(Library.loaded())
     now.stage = Stage.START
     dog = watchdog.start(launch, Limits(stall_timeout, start_timeout))
     if not MPI.Is_initialized():
-        with waiting("MPI_Init", 0):
+        with waiting("MPI_Init", 0), _hinting(dog, launch):
             initialize()
         # A user's script that made a trainer ends without a word of MPI.
         atexit.register(stop_mpi)
     launcher.check_size(launch, MPI.COMM_WORLD.size)
+    # MPI connects two hosts with the first message between them.
+    now.stage = Stage.CONNECT
     world = World.of(MPI.COMM_WORLD)
     global _joined
     if not _joined:
         _join(dog, world, start_timeout)
         _joined = True
+    dog.hint = ""
+    now.stage = Stage.START
     return world
+
+
+def _hinting(dog: Watchdog, launch: Launch) -> AbstractContextManager[None]:
+    """Tell what to do should the hosts not reach one another; the watchdog knows it until the ranks have met."""
+    if launch.size <= launcher.local_size_hint():
+        return nullcontext()
+    dog.hint = networks.hint(Library.loaded())
+    return last_call.saying(f"{dog.me.name} does not reach the others; {dog.hint}")
 
 
 def _join(dog: Watchdog, world: World, timeout: float) -> None:

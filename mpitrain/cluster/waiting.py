@@ -30,6 +30,8 @@ class Stage(IntEnum):
     START = 1
     RUN = 2
     LEAVING = 3
+    CONNECT = 4
+    """MPI's first messages are under way."""
 
 
 class Activity:

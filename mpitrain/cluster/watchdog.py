@@ -53,6 +53,8 @@ class Watchdog(threading.Thread):
         self.me = Peer(launch.rank, os.uname().nodename, launch.rank, os.getpid(), leaving.own_birth(), now, now)
         self._peers = {self.me.rank: self.me}
         self._pages: Mapping[int, LastWords] = {}
+        self.hint = ""
+        """What the user can do if the ranks do not come together, as a sentence's end; empty once they have."""
         self.asked_to_stop = ""
         """The signal that asked for an agreed end; empty while none has."""
         self._ooms = oom_kills()
@@ -220,7 +222,7 @@ class Watchdog(threading.Thread):
             told = {item.peer.rank for item in late}
             almost = find_late(self._peers, self.limits, now, _ALMOST)
             late += [item for item in almost if item.silent and item.peer.rank not in told]
-            cause = f"{describe_late(late, self._peers, self.limits)}: the run ends"
+            cause = f"{describe_late(late, self._peers, self.limits)}: the run ends{self._hinted}"
             first = late[0].peer
             missing = frozenset(item.peer.rank for item in late if item.silent)
             end = End("stalled", ExitCode.STALLED, cause, first.rank, first.step, self.peaks(), missing)
@@ -231,7 +233,13 @@ class Watchdog(threading.Thread):
         self._warned = (self._warned & ranks) | {item.peer.rank for item in fresh}
         if fresh and speaks(self.me, self._peers, ranks) and not (alone and self.me.rank > 1):
             sentence = describe_late(fresh, self._peers, self.limits)
-            say(f"warning: {sentence.replace(' (--', ': the run goes on for now (ends at --')}")
+            for option in ("--", "limit"):
+                sentence = sentence.replace(f" ({option}", f": the run goes on for now (ends at {option}")
+            say(f"warning: {sentence}{self._hinted}")
+
+    @property
+    def _hinted(self) -> str:
+        return f"; {self.hint}" if self.hint else ""
 
     def _end_for_lost(self) -> None:
         deadline = time.monotonic() + _GATHER
@@ -264,7 +272,7 @@ class Watchdog(threading.Thread):
         if number == signals.SIGUSR1 or not self._launch.under_mpirun:
             return None
         why = f"by {signals.name_of(number)}" if os.getppid() == self._parent else "because its launcher is gone"
-        cause = f"{self.me.name} was ended {why} in '{activity.operation}' at step {activity.step}"
+        cause = f"{self.me.name} was ended {why} in '{activity.operation}' at step {activity.step}{self._hinted}"
         return End("interrupted", 128 + number, cause, None, activity.step, self.peaks())
 
     @property
@@ -278,7 +286,9 @@ class Watchdog(threading.Thread):
         (_, number, end), self._signal = self._signal, None
         name = signals.name_of(number)
         if end is not None:
-            complain(end.cause)
+            # In MPI_Init there is no run yet: whoever ended the launcher knows, or another rank has said why.
+            if activity.operation != "MPI_Init":
+                complain(end.cause)
             if speaks(self.me, self._peers):
                 self.ending.advise()
             self.ending.tell("end", end, self.me)

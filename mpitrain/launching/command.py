@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mpitrain.cluster.networks import cards
 from mpitrain.launching.hostfile import OPENMPI
 
 SSH = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 """With these an ssh client notices after 15 s that its host is cut off, and the launcher with it."""
 
-_PASSED = ("PYTHONPATH", "LD_LIBRARY_PATH", "KERAS_BACKEND")
+_PASSED = ("PYTHONPATH", "LD_LIBRARY_PATH", "KERAS_BACKEND", "XDG_CACHE_HOME")
 _AGENTS = ("PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
 
 
@@ -48,6 +49,7 @@ class Start:
         python: the interpreter's absolute path: a bare name is looked up on each host.
         hostfile: in the launcher's form.
         remote: whether hosts other than this one are reached by ssh.
+        slurm: whether the launcher reads the hosts from the Slurm job that it runs in.
         crowded: whether ranks outnumber the slots that the launcher counts by itself.
         by_node: deal ranks to the hosts in turn instead of filling them.
         network: (interface, network as ``10.0.0.0/24``) to use, where hosts have several.
@@ -59,6 +61,7 @@ class Start:
     python: str
     hostfile: Path | None = None
     remote: bool = False
+    slurm: bool = False
     crowded: bool = False
     by_node: bool = False
     network: tuple[str, str] | None = None
@@ -104,12 +107,11 @@ def _open_mpi(start: Start, environment: Mapping[str, str], root: bool) -> Comma
         _, network = start.network
         words += ["--mca", "btl_tcp_if_include", network]
         words += [runtime, "oob_tcp_if_include" if old else "prte_if_include", network]
-    if start.remote:
-        if not environment.keys() & set(_AGENTS):
-            words += [runtime, "plm_rsh_agent" if old else "plm_ssh_agent", shlex.join(["ssh", *SSH])]
-        for name in sorted(environment):
-            if name in _PASSED or name.startswith("MPITRAIN_"):
-                words += ["-x", name]
+    if start.remote and not environment.keys() & set(_AGENTS):
+        words += [runtime, "plm_rsh_agent" if old else "plm_ssh_agent", shlex.join(["ssh", *SSH])]
+    if start.remote or start.slurm:
+        for name in passed_variables(environment):
+            words += ["-x", name]
     return Command(words)
 
 
@@ -121,9 +123,18 @@ def _mpich(start: Start, environment: Mapping[str, str], root: bool) -> Command:
         words += ["-ppn", "1"]
     if start.network is not None:
         words += ["-iface", start.network[0]]
+        # That is for the launcher itself; these are for the ranks' messages, by UCX or libfabric.
+        if not environment.keys() & {"UCX_NET_DEVICES", "FI_TCP_IFACE"}:
+            variables["UCX_NET_DEVICES"] = ",".join([*cards(), start.network[0]])
+            variables["FI_TCP_IFACE"] = start.network[0]
     if start.remote and "HYDRA_LAUNCHER_EXTRA_ARGS" not in environment and not environment.keys() & set(_AGENTS):
         variables["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(SSH)
     return Command(words, variables)
+
+
+def passed_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that must reach the ranks on other hosts."""
+    return {name: environment[name] for name in sorted(environment) if name in _PASSED or name.startswith("MPITRAIN_")}
 
 
 def ssh_command(environment: Mapping[str, str] = os.environ) -> list[str]:

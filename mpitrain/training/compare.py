@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpitrain.cluster.roles import Roles, assign
+from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, eval_distance
 from mpitrain.errors import InputError
@@ -25,7 +25,7 @@ from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.run import Run
-from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, transport_of
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, roles_of, transport_of
 from mpitrain.training.trainer import plan_lines
 
 
@@ -72,8 +72,7 @@ def compare_modes(
             raise InputError(f"--seeds is {seeds} but must be at least 1 and at most 1000")
         config = defaults_of(options)
         entrants = [
-            Entrant(c.label, c.config, assign(c.config.mode, world.size, c.config.servers))
-            for c in read_contenders(modes, config)
+            Entrant(c.label, c.config, roles_of(c.config, c.config.mode, world)) for c in read_contenders(modes, config)
         ]
         for entrant in entrants:
             transport_of(entrant.config, world)

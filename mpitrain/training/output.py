@@ -120,6 +120,12 @@ class Output:
             values |= {"allreduce": choice.backend, "shard_optimizer": "on" if choice.owners_update else "off"}
             progress.note(setup.allreduce.describe())
         self.store(values)
+        cores = len(frozenset.union(*self._world.masks))
+        told = self._world.gather_all((cores, setup.threads), "telling who works where")
+        lines = self._roles.by_node(self._world, *zip(*told, strict=True))
+        for line in lines if len(lines) > 1 else []:
+            progress.note(line)
+        log.info("%s", "; ".join(lines))
         progress.note(
             f"{about.layout.parameter_count:,} parameters, {about.optimizer.name.lower()} at an effective learning "
             f"rate of {effective:g}, XLA {values['jit']} ({setup.jit_reason}), "

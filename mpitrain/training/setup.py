@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpitrain.cluster import cores
+from mpitrain.cluster.roles import Roles, assign
 from mpitrain.cluster.world import MAX_COUNT, World
 from mpitrain.config import RunConfig
 from mpitrain.data.mnist import Dataset, load
@@ -287,6 +288,15 @@ def shared_optimizer(setup: Setup, policy: Policy, part: slice) -> SliceOptimize
     if config.elastic is not None:
         factor = float(policy.sharing)
     return Adding(part.stop - part.start, about.layout.dtype, factor)
+
+
+def roles_of(config: RunConfig, mode: str, world: World) -> Roles:
+    """Who serves and who works in ``mode``.
+
+    Raises:
+        InputError: where no worker, or no server, would be left.
+    """
+    return assign(mode, world.size, config.servers, world.leaders if config.server_placement == "spread" else ())
 
 
 def transport_of(config: RunConfig, world: World) -> str:

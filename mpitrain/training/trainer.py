@@ -7,7 +7,6 @@ from typing import Any
 from mpitrain.checkpoints.find import checkpoints_of
 from mpitrain.cluster.job import start_mpi
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits
-from mpitrain.cluster.roles import assign
 from mpitrain.cluster.waiting import Stage, now
 from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig, checkpoint_distance, eval_distance
@@ -20,12 +19,13 @@ from mpitrain.reporting.history import HistoryRecord
 from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import Summary
 from mpitrain.training.delay import Delay
+from mpitrain.training.hosts import compare_hosts
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
 from mpitrain.training.resuming import Earlier, check_fits, differences, restore_parameters, restore_step
 from mpitrain.training.run import Run
 from mpitrain.training.saving import Saver, When
-from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, transport_of
+from mpitrain.training.setup import Setup, choose, choose_sum, defaults_of, policy_of, prepare, roles_of, transport_of
 
 
 class Trainer:
@@ -59,10 +59,12 @@ class Trainer:
     ) -> None:
         patience = Limits(config.stall_timeout, config.start_timeout) if config else _limits(options)
         self.world = world or start_mpi(*patience)
+        if world is None:
+            compare_hosts(self.world)
         self._model = None if isinstance(model, str) else model
         with phase(self.world, "checking the configuration"):
             self.config = _configuration(model, config, options)
-            self.roles = assign(self.config.mode, self.world.size, self.config.servers)
+            self.roles = roles_of(self.config, self.config.mode, self.world)
             self._policy = policy_of(self.config, self.config.mode, len(self.roles.workers))
             transport_of(self.config, self.world)
             if self.config.inject_delay is not None:

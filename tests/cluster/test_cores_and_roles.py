@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +85,36 @@ def test_roles() -> None:
     assert roles.describe() == "2 servers (ranks 0-1), 3 workers (ranks 2-4)"
     assert assign("allreduce", 1, 1).describe() == "1 worker (ranks 0), all-reduce"
     assert Roles((1,), (0, 2)).describe() == "1 server (ranks 1), 2 workers (ranks 0, 2)"
+
+
+@pytest.mark.parametrize(
+    ("leaders", "count", "servers"),
+    [
+        ((0, 0, 0, 0), 2, (0, 1)),
+        ((0, 0, 2, 2), 1, (0,)),
+        ((0, 0, 2, 2), 2, (0, 2)),
+        ((0, 0, 2, 2), 3, (0, 1, 2)),
+        ((0, 0, 2, 3, 3, 3), 5, (0, 1, 2, 3, 4)),
+        ((0, 1, 0, 1), 2, (0, 1)),
+        ((0, 1, 1, 1), 3, (0, 1, 2)),
+    ],
+)
+def test_servers_are_spread_over_hosts(leaders: tuple[int, ...], count: int, servers: tuple[int, ...]) -> None:
+    roles = assign("ps-sync", len(leaders), count, leaders)
+    assert roles.servers == servers
+    assert sorted(roles.servers + roles.workers) == list(range(len(leaders)))
+
+
+def test_roles_by_node() -> None:
+    world: Any = types.SimpleNamespace(leaders=(0, 0, 2, 2), hosts=("a", "a", "b", "b"))
+    assert assign("ps-sync", 4, 2, world.leaders).by_node(world, (4, 4, 2, 2), (1, 4, 1, 2)) == [
+        "a: 4 cores, 1 server (rank 0), 1 worker (rank 1) with 4 threads each",
+        "b: 2 cores, 1 server (rank 2), 1 worker (rank 3) with 2 threads each",
+    ]
+    assert assign("allreduce", 4, 1).by_node(world, (3, 3, 1, 1), (1, 2, 1, 1)) == [
+        "a: 3 cores, 2 workers (ranks 0-1) with 1-2 threads each",
+        "b: 1 core, 2 workers (ranks 2-3) with 1 thread each",
+    ]
 
 
 @pytest.mark.parametrize(("size", "servers"), [(3, 3), (3, 0), (2, 2), (2, -1), (1, 1)])

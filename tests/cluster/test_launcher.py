@@ -30,7 +30,8 @@ BATCH = {"SLURM_NTASKS": "3", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}
         (STEP | MPIRUN, Launch("openmpi", 3, 1), 2),
         # srun --mpi=pmix, pmi2, none.
         (STEP | {"PMIX_RANK": "1", "PMIX_NAMESPACE": "slurm.pmix.7.0"}, Launch("pmix", 3, 1), 2),
-        (STEP | {"PMI_SIZE": "3", "PMI_RANK": "1"}, Launch("pmi", 3, 1), 1),
+        (STEP | {"PMI_SIZE": "3", "PMI_RANK": "1"}, Launch("pmi", 3, 1), 2),
+        (STEP | {"SLURM_NODEID": "1"}, Launch("slurm", 3, 1), 1),
         (STEP, Launch("slurm", 3, 1), 2),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "4(x2),1"}, Launch("slurm", 3, 1), 4),
         ({"OMPI_COMM_WORLD_SIZE": "x", "OMPI_COMM_WORLD_RANK": ""}, Launch("none", 1, 0), 1),

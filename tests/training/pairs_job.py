@@ -21,6 +21,7 @@ from tests.support import numpy_job
 RANKS, STEPS = 4, 20
 
 USED: dict[str, Any] = {
+    "server_placement": "spread",
     "transport": "mpi",
     "backup_workers": 1,
     "staleness_bound": 1,
