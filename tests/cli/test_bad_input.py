@@ -62,7 +62,7 @@ def refused(*arguments: str, ranks: int = 3, cwd: Path | None = None, **variable
         ("--learning-rate nan", "--learning-rate is nan but must be a finite number above 0"),
         ("--train-steps 5 --epochs 1", "--train-steps and --epochs are both given"),
         ("--modle mlp", "unknown option --modle on the command line; did you mean --mode?"),
-        ("trian", "'trian' is no command (train, compare, data, bench, hostfile)"),
+        ("trian", "'trian' is no command (train, compare, checkpoint, data, bench, hostfile, doctor, launch)"),
         ("compare --modes allreduce,ps", "--modes names 'ps', which is none of allreduce, ps-sync, ps-async"),
         ("compare --target-accuracy 1.5", "--target-accuracy is 1.5 but must lie between 0 and 1"),
         ("--from-tf1 --model cnn --dry-run --epochs x", 'unable to convert "x" into float'),
