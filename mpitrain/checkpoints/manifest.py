@@ -42,6 +42,19 @@ class StoredFile:
     stretches: tuple[Stretch, ...] = ()
 
 
+@dataclass(frozen=True)
+class Local:
+    """A worker that trains alone between exchanges.
+
+    Args:
+        iterations: updates that its own optimizer has seen.
+        begun: whether its own parameters say where it has come to.
+    """
+
+    iterations: int
+    begun: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """One checkpoint.
@@ -61,6 +74,7 @@ class Manifest:
         undivided: whether gradients of summed losses were added.
         mode: of the run, with ``workers``, ``servers`` and ``threads`` of each worker.
         train_seconds: the training clock; ``wall_seconds`` from the start of the process, over all parts of the run.
+        local: of each worker, where they train alone between exchanges.
         tally: worker → what was counted of it; see ``Counted``.
         config: the options as they were given, without where the run is.
         choices: what was chosen by measuring, as explicit values.
@@ -87,6 +101,7 @@ class Manifest:
     threads: int
     train_seconds: float
     wall_seconds: float
+    local: tuple[Local | None, ...] = ()
     tally: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
@@ -162,6 +177,7 @@ def read_manifest(folder: Path) -> Manifest:
             "recorded": None if recorded is None else _totals(recorded),
             "layout": tuple((name, tuple(shape)) for name, shape in values["layout"]),
             "optimizer": OptimizerSpec(optimizer["name"], optimizer["config"]),
+            "local": tuple(None if each is None else Local(**each) for each in values["local"]),
             "resumed": tuple(values["resumed"]),
             "files": {name: _file(file) for name, file in values["files"].items()},
         }

@@ -1,4 +1,4 @@
-"""The parameter vector without its padding, which is how files hold it."""
+"""Vectors without the padding that they have in memory, which is how files hold them."""
 
 from __future__ import annotations
 
@@ -43,30 +43,34 @@ class Packing:
 
 @dataclass(frozen=True)
 class Holding:
-    """A stretch of a stored vector that one rank holds.
+    """A stored vector, or a stretch of one, in the memory of one rank.
 
     Args:
         name: of the vector.
         dtype: of its elements.
-        start: first packed element.
-        stop: one past the last.
-        load: gives the memory of the stretch, padded where ``packing`` is given.
-        packing: how it is padded; None where it is not.
+        size: elements of the stretch, packed.
+        load: gives its memory, or a copy of that.
+        start: packed elements of the vector before the stretch.
+        packing: how the memory is padded; None where it is not.
         offset: of the memory's first element in the padded vector.
     """
 
     name: str
     dtype: np.dtype
-    start: int
-    stop: int
+    size: int
     load: Callable[[], np.ndarray]
+    start: int = 0
     packing: Packing | None = None
     offset: int = 0
 
+    @property
+    def stop(self) -> int:
+        """Packed elements of the vector up to the end of the stretch."""
+        return self.start + self.size
+
     def part(self, index: int, parts: int) -> tuple[int, int]:
         """The ``index``-th of ``parts`` nearly equal parts, from and to."""
-        size = self.stop - self.start
-        return self.start + size * index // parts, self.start + size * (index + 1) // parts
+        return self.start + self.size * index // parts, self.start + self.size * (index + 1) // parts
 
     def views(self, memory: np.ndarray, low: int, high: int) -> Iterator[tuple[np.ndarray, slice]]:
         """The pieces of ``memory`` (what ``load`` gave) that are packed ``low`` to ``high``, and where each goes."""

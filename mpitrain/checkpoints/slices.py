@@ -48,15 +48,14 @@ class Slice:
     """What goes into one file.
 
     Args:
-        holdings: what this rank holds.
-        index: of this rank among those that hold the same.
-        parts: number of ranks that do, each of which saves a part.
+        chosen: which vectors, from and to which packed element.
     """
 
-    def __init__(self, holdings: Sequence[Holding], index: int = 0, parts: int = 1) -> None:
+    def __init__(self, chosen: Sequence[tuple[Holding, int, int]]) -> None:
         # The widest elements first, so that each tensor lies on a border of its own elements.
-        self._holdings = sorted(holdings, key=lambda holding: -holding.dtype.itemsize)
-        ranges = [holding.part(index, parts) for holding in self._holdings]
+        chosen = sorted(chosen, key=lambda item: -item[0].dtype.itemsize)
+        self._holdings = [holding for holding, _, _ in chosen]
+        ranges = [(low, high) for _, low, high in chosen]
         entries: dict[str, object] = {"__metadata__": {"format": "mpitrain"}}
         place, places = 0, []
         for holding, (low, high) in zip(self._holdings, ranges, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
@@ -170,12 +170,14 @@ class Portion:
         parameters: that slice.
         optimizer: of the same slice.
         shared: whether every rank holds the same.
+        kept: what the policy keeps beside, by name, each of the slice's shape; to be read, and written into.
     """
 
     part: slice
     parameters: np.ndarray
     optimizer: SliceOptimizer
     shared: bool = False
+    kept: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Exchange(Protocol):

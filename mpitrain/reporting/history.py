@@ -141,12 +141,12 @@ class PatientHistory:
             self._warned = True
 
     def sync(self) -> None:
-        """Return when all records would outlast a power cut.
+        """Return when all records would outlast a power cut; another thread may go on writing meanwhile.
 
         Raises:
             InputError: some could not be written.
         """
-        if self._waiting:
+        if self._warned:
             raise InputError(f"{len(self._waiting)} records of the history are not written yet")
         self._writer.sync()
 

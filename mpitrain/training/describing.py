@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import numpy as np
 from safetensors.numpy import save
 
-from mpitrain.checkpoints.manifest import Manifest
+from mpitrain.checkpoints.manifest import Local, Manifest
 from mpitrain.cluster.roles import Roles
 from mpitrain.exchange.base import Totals
 from mpitrain.exchange.servers.tally import Drop, Tally
 from mpitrain.exchange.tickets import Place
-from mpitrain.training.resuming import STATE, Earlier, alone_name, carried_name
+from mpitrain.training.resuming import STATE, Earlier, carried_name
 from mpitrain.training.setup import Setup
 
 
@@ -25,19 +25,19 @@ class Small:
 
     Args:
         carried: what this worker carries on for itself.
-        alone: what it keeps where it steps alone, see ``LocalSteps.carried``.
         dropped: gradients of this rank that held NaN or infinity, where there is no server that counts.
         recorded: the chief's totals at the last record of the history.
         seconds: the chief's training clock.
         state: the model's float state, on the chief.
+        local: of a worker that trains alone between exchanges.
     """
 
     carried: Sequence[np.ndarray] = ()
-    alone: Mapping[str, np.ndarray] = field(default_factory=dict)
     dropped: int = 0
     recorded: Totals | None = None
     seconds: float = 0.0
     state: np.ndarray | None = None
+    local: Local | None = None
 
 
 def tally_of(counted: Tally | None, dropped: Sequence[int], earlier: Earlier | None) -> Tally:
@@ -64,6 +64,7 @@ def describe(
     tally: Tally | None,
     choices: dict[str, str],
     wall_seconds: float,
+    iterations: int,
     earlier: Earlier | None,
 ) -> tuple[Manifest, bytes]:
     """The manifest, without files, and the content of the file of small arrays.
@@ -78,13 +79,13 @@ def describe(
         tally: what server 0 has counted; None without servers.
         choices: what was chosen by measuring.
         wall_seconds: over all parts of the run.
+        iterations: updates that the optimizer has seen.
         earlier: the parts before this one.
     """
     about, chief = setup.description, told[roles.chief]
     arrays = {} if chief.state is None or not chief.state.size else {STATE: chief.state}
     for worker, rank in enumerate(roles.workers):
         arrays |= {carried_name(worker, index): value for index, value in enumerate(told[rank].carried)}
-        arrays |= {alone_name(worker, name): value for name, value in told[rank].alone.items()}
     manifest = Manifest(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         place=place,
@@ -95,7 +96,7 @@ def describe(
         layout=tuple((entry.name, entry.shape) for entry in about.layout.entries),
         dtype=about.layout.dtype.name,
         optimizer=about.optimizer,
-        iterations=totals.version,
+        iterations=iterations,
         state=about.state,
         undivided=about.undivided,
         mode=mode,
@@ -104,6 +105,7 @@ def describe(
         threads=setup.threads,
         train_seconds=chief.seconds,
         wall_seconds=wall_seconds,
+        local=tuple(told[rank].local for rank in roles.workers),
         tally=tally_of(tally, [small.dropped for small in told], earlier).encode(),
         config=setup.config.as_dict() | {"run_dir": None, "resume": None},
         choices=choices,

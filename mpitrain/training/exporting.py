@@ -83,7 +83,7 @@ def _weights(found: Found, layout: Layout) -> tuple[np.ndarray, np.ndarray | Non
     check_layout(found, layout)
     vector, packing = aligned_zeros(layout.size, layout.dtype), Packing(layout)
     reader = Reader(*found)
-    reader.fill(Holding(PARAMETERS, layout.dtype, 0, packing.size, lambda: vector, packing), vector)
+    reader.fill(Holding(PARAMETERS, layout.dtype, packing.size, lambda: vector, packing=packing), vector)
     return vector, reader.state().get(STATE)
 
 

@@ -1,6 +1,9 @@
-"""Which rank holds, and saves, which part of the vectors."""
+"""Which rank holds, and saves, which part of which vector."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,61 +11,137 @@ from mpitrain.checkpoints.packing import Holding, Packing
 from mpitrain.cluster.world import World
 from mpitrain.exchange.base import Portion
 from mpitrain.parameters.layout import Layout
+from mpitrain.parameters.optimizers import OptimizerSpec, SliceOptimizer, is_elementwise
+from mpitrain.training.local import LocalSteps
 
-PARAMETERS, OPTIMIZER = "parameters", "optimizer."
-"""The names of stored vectors: the parameters, and before the name of an optimizer's slot."""
+PARAMETERS, OPTIMIZER, POLICY, WORKER = "parameters", "optimizer.", "policy.", "worker."
+"""The names of stored vectors: the parameters, and before the names of what an optimizer or a policy keeps. What one
+worker alone has begins with ``worker.K.``."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that this rank holds of a vector.
+
+    Args:
+        holding: where.
+        store: takes memory as ``holding.load`` gave it, with other content.
+        shared: whether every rank that has the vector holds all of it.
+    """
+
+    holding: Holding
+    store: Callable[[np.ndarray], None]
+    shared: bool = False
 
 
 class Holdings:
-    """What each rank holds; every rank must make it together.
+    """What the ranks hold together; every rank must make it at the same time.
 
     Args:
         world: all ranks.
-        layout: of the parameter vector.
-        elementwise: whether the optimizer's slots are laid out as the parameters; else they are not padded.
-        portion: what this rank holds.
+        mine: what this rank holds, each a stretch behind those of lower ranks.
         sees: whether this rank sees the folder of the checkpoints.
     """
 
-    def __init__(self, world: World, layout: Layout, elementwise: bool, portion: Portion | None, sees: bool) -> None:
-        self._packing, self._elementwise = Packing(layout), elementwise
-        mine = None if portion is None else {name: size for name, (size, _) in self._types(portion).items()}
-        shared = portion is not None and portion.shared
-        told = world.gather_all((mine, shared, sees), "comparing what the ranks hold")
-        self.sees: list[bool] = [seen for _, _, seen in told]
+    def __init__(self, world: World, mine: list[Kept], sees: bool) -> None:
+        self._rank = world.rank
+        told = world.gather_all(
+            ({kept.holding.name: (kept.holding.size, kept.shared) for kept in mine}, sees),
+            "comparing what the ranks hold",
+        )
+        self.sees: list[bool] = [seen for _, seen in told]
         """Of each rank, whether it sees the folder."""
-        sizes = [held or {} for held, _, _ in told]
-        shared = told[0][1]
-        before = sizes[:0] if shared else sizes[: world.rank]
-        self._starts = {name: sum(held.get(name, 0) for held in before) for name in mine or {}}
-        whole = sizes[:1] if shared else sizes
-        self.totals = {name: sum(held.get(name, 0) for held in whole) for held in whole for name in held}
+        self.totals: dict[str, int] = {}
         """Elements of each vector, without padding."""
-        writers = [rank for rank, (held, _, seen) in enumerate(told) if held is not None and (seen or not shared)]
-        self.parts: dict[int, tuple[int, int]] = {
-            rank: (index, len(writers)) if shared else (0, 1) for index, rank in enumerate(writers)
-        }
-        """By rank that saves: which part of what it holds, of how many."""
+        self._starts: dict[str, int] = {}
+        self._writers: dict[str, list[int]] = {}
+        for rank, (held, seen) in enumerate(told):
+            for name, (size, shared) in held.items():
+                before = 0 if shared else self.totals.get(name, 0)
+                if rank == world.rank:
+                    self._starts[name] = before
+                self.totals[name] = before + size
+                # Who holds the same shares the work of those that see the folder.
+                if seen or not shared:
+                    self._writers.setdefault(name, []).append(rank)
+        self._shared = {name for held, _ in told for name, (_, shared) in held.items() if shared}
+        self.writers = sorted({rank for ranks in self._writers.values() for rank in ranks})
+        """Ranks that save something."""
 
-    def of(self, portion: Portion) -> list[Holding]:
-        """This rank's, now."""
-        held = []
-        for name, (size, dtype) in self._types(portion).items():
-            start = self._starts[name]
-            slot = name.removeprefix(OPTIMIZER)
+    def placed(self, mine: list[Kept]) -> list[Kept]:
+        """What this rank holds, each stretch in its place."""
+        return [replace(kept, holding=replace(kept.holding, start=self._starts[kept.holding.name])) for kept in mine]
 
-            def load(name: str = name, slot: str = slot) -> np.ndarray:
-                return portion.parameters if name == PARAMETERS else portion.optimizer.slot(slot)
+    def saved(self, mine: list[Kept]) -> list[tuple[Holding, int, int]]:
+        """What this rank saves: which, from and to."""
+        chosen = []
+        for kept in self.placed(mine):
+            name = kept.holding.name
+            writers = self._writers.get(name, [])
+            if name not in self._shared:
+                chosen.append((kept.holding, *kept.holding.part(0, 1)))
+            elif self._rank in writers:
+                chosen.append((kept.holding, *kept.holding.part(writers.index(self._rank), len(writers))))
+        return chosen
 
-            padded = name == PARAMETERS or self._elementwise
-            packing = self._packing if padded else None
-            held.append(Holding(name, dtype, start, start + size, load, packing, portion.part.start))
-        return held
 
-    def _types(self, portion: Portion) -> dict[str, tuple[int, np.dtype]]:
-        """Elements without padding, and dtype, of what this rank holds of each vector."""
-        own = self._packing.packed(portion.part.stop) - self._packing.packed(portion.part.start)
-        types = {PARAMETERS: (own, portion.parameters.dtype)}
-        for slot, (size, dtype) in portion.optimizer.slot_types.items():
-            types[OPTIMIZER + slot] = (own if self._elementwise else size, dtype)
-        return types
+def kept_of(
+    layout: Layout, spec: OptimizerSpec, portion: Portion | None, worker: int, local: LocalSteps | None
+) -> list[Kept]:
+    """All vectors that this rank holds a part of.
+
+    Args:
+        layout: of the parameter vector.
+        spec: of the optimizers.
+        portion: what the exchange holds on this rank.
+        worker: this rank's index among the workers.
+        local: what the worker trains alone with, where it does.
+    """
+    packing = Packing(layout)
+    kept: list[Kept] = []
+    if portion is not None:
+        low, high = packing.packed(portion.part.start), packing.packed(portion.part.stop)
+        place = _Place(packing, high - low, portion.part.start, portion.shared)
+        kept.append(place.vector(PARAMETERS, portion.parameters))
+        kept += [place.vector(POLICY + name, array) for name, array in portion.kept.items()]
+        kept += place.slots(OPTIMIZER, portion.optimizer, is_elementwise(spec))
+    if local is not None:
+        place, name = _Place(packing, packing.size), f"{WORKER}{worker}."
+        kept += place.slots(name + OPTIMIZER, local.optimizer, is_elementwise(spec))
+        if local.own is not None:
+            kept.append(place.vector(name + PARAMETERS, local.own))
+    return kept
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A slice of the parameter vector, for which things are kept."""
+
+    packing: Packing
+    size: int
+    offset: int = 0
+    shared: bool = False
+
+    def vector(self, name: str, array: np.ndarray) -> Kept:
+        """Something that is laid out as the parameters."""
+        holding = Holding(name, array.dtype, self.size, lambda: array, packing=self.packing, offset=self.offset)
+        return Kept(holding, _in_place, self.shared)
+
+    def slots(self, prefix: str, optimizer: SliceOptimizer, elementwise: bool) -> Iterator[Kept]:
+        """The state of an optimizer, which is laid out as the parameters only where it is elementwise."""
+        for slot, (size, dtype) in optimizer.slot_types.items():
+
+            def load(slot: str = slot) -> np.ndarray:
+                return optimizer.slot(slot)
+
+            def store(memory: np.ndarray, slot: str = slot) -> None:
+                optimizer.set_slot(slot, memory)
+
+            padded = self.packing if elementwise else None
+            own = self.size if elementwise else size
+            holding = Holding(prefix + slot, dtype, own, load, packing=padded, offset=self.offset)
+            yield Kept(holding, store, self.shared)
+
+
+def _in_place(memory: np.ndarray) -> None:
+    """What was loaded is the memory itself."""

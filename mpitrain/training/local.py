@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -42,34 +42,21 @@ class LocalSteps:
         elastic: float | None = None,
     ) -> None:
         self._step, self._batch, self._parts = step, batch, parts
-        self._optimizer, self._rate, self._elastic = optimizer, rate, elastic
+        self.optimizer, self._rate, self._elastic = optimizer, rate, elastic
         self._own, self._way = (aligned_zeros(step.layout.size, step.layout.dtype) for _ in range(2))
-        self._begun = False
+        self.begun = False
+        """Whether :attr:`own` holds where this worker has come to."""
 
     @property
-    def carried(self) -> dict[str, np.ndarray]:
-        """What this worker needs to go on bit for bit, by name."""
-        held = {f"slot.{name}": vector for name, vector in self._optimizer.slots.items()}
-        held["iterations"] = np.array([self._optimizer.iterations])
-        return held | ({"own": self._own} if self._elastic is not None and self._begun else {})
-
-    def carry_on(self, values: Mapping[str, np.ndarray]) -> None:
-        """Go on from what ``carried`` gave, as far as this worker's optimizer and force have use for it."""
-        slots = {name: values.get(f"slot.{name}") for name in self._optimizer.slots}
-        if all(vector is not None and vector.size == self._own.size for vector in slots.values()):
-            for name, vector in slots.items():
-                assert vector is not None
-                self._optimizer.set_slot(name, vector)
-            self._optimizer.iterations = int(values["iterations"][0])
-        if self._elastic is not None and "own" in values:
-            self._own[:] = values["own"]
-            self._begun = True
+    def own(self) -> np.ndarray | None:
+        """This worker's own parameters, where they go on from ticket to ticket; to be read, and written into."""
+        return None if self._elastic is None else self._own
 
     def run(self, parameters: np.ndarray, ticket: Ticket) -> StepResult:
         """Like ``GradientStep.run``, for a ticket of at least one sample; not finite where a gradient was not."""
-        if self._elastic is None or not self._begun:
+        if self._elastic is None or not self.begun:
             self._own[:] = parameters
-            self._begun = True
+            self.begun = True
         rate = self._rate(now.step)
         results = []
         for part in (ticket.part(k, self._parts) for k in range(self._parts)):
@@ -80,7 +67,7 @@ class LocalSteps:
             results.append(result)
             if not result.finite:
                 break
-            self._optimizer.apply(self._own, result.gradient, self._own, rate)
+            self.optimizer.apply(self._own, result.gradient, self._own, rate)
         np.subtract(parameters, self._own, self._way)
         if self._elastic is not None:
             self._way *= self._way.dtype.type(self._elastic)

@@ -23,7 +23,8 @@ from mpitrain.exchange.base import Portion, Totals
 from mpitrain.parameters.layout import Layout
 from mpitrain.reporting.history import HistoryRecord
 from mpitrain.training import travelling
-from mpitrain.training.holdings import OPTIMIZER, PARAMETERS, Holdings
+from mpitrain.training.holdings import OPTIMIZER, PARAMETERS, WORKER, Holdings, Kept
+from mpitrain.training.local import LocalSteps
 from mpitrain.training.phases import phase
 from mpitrain.training.setup import Description, Setup
 
@@ -61,17 +62,6 @@ STATE = "state"
 def carried_name(worker: int, index: int) -> str:
     """The small array that holds the ``index``-th thing that a worker carries on for itself."""
     return f"worker.{worker}.{index}"
-
-
-def alone_name(worker: int, name: str) -> str:
-    """The array of ``name`` that a worker keeps where it steps alone."""
-    return f"worker.{worker}.alone.{name}"
-
-
-def alone(arrays: Mapping[str, np.ndarray], worker: int) -> dict[str, np.ndarray]:
-    """What ``worker`` kept where it stepped alone, by name; empty where there was no such worker."""
-    begin = alone_name(worker, "")
-    return {name.removeprefix(begin): value for name, value in arrays.items() if name.startswith(begin)}
 
 
 def carried(arrays: Mapping[str, np.ndarray], worker: int) -> list[np.ndarray]:
@@ -144,8 +134,8 @@ def differences(earlier: Earlier, config: RunConfig, about: Description, workers
             f"{was.mode} with {was.workers} workers and {was.servers} servers became {config.mode} with {workers} and "
             f"{servers}"
         )
-    if was.optimizer != about.optimizer and was.optimizer.name != about.optimizer.name:
-        told.append(f"{about.optimizer.name} begins anew, for the checkpoint has what {was.optimizer.name} keeps")
+    if was.optimizer.name != about.optimizer.name:
+        told.append(f"the optimizer was {was.optimizer.name}, and is {about.optimizer.name}, which begins anew")
     if was.dataset != about.dataset:
         told.append(f"the data set was called {was.dataset}, and is called {about.dataset}")
     left = max(0, was.workers - workers)
@@ -164,7 +154,7 @@ def restore_parameters(setup: Setup, earlier: Earlier, keeper: int) -> None:
     with phase(world, "reading the checkpoint"):
         if world.rank == keeper:
             packing = Packing(layout)
-            whole = Holding(PARAMETERS, layout.dtype, 0, packing.size, lambda: setup.initial, packing)
+            whole = Holding(PARAMETERS, layout.dtype, packing.size, lambda: setup.initial, packing=packing)
             setup.initial[:] = 0
             Reader(earlier.folder, earlier.manifest).fill(whole, setup.initial)
     world.meet("sharing the parameters")
@@ -172,35 +162,93 @@ def restore_parameters(setup: Setup, earlier: Earlier, keeper: int) -> None:
         world.comm.Bcast(setup.initial[low : low + MAX_COUNT], keeper)
 
 
-def restore_optimizer(
-    world: World, earlier: Earlier, holdings: Holdings, portion: Portion | None, about: Description, keeper: int
-) -> None:
-    """Give every optimizer its part of what the checkpoint's had; each rank must call it.
+def restore_vectors(
+    world: World,
+    earlier: Earlier,
+    holdings: Holdings,
+    mine: list[Kept],
+    optimizer: str,
+    keeper: int,
+) -> tuple[frozenset[str], list[str]]:
+    """Give every rank its part of the checkpoint's vectors, but for the parameters; each must call it.
+
+    Args:
+        world: all ranks.
+        earlier: the checkpoint.
+        holdings: what the ranks hold.
+        mine: what this rank holds.
+        optimizer: class of the run's optimizer; another one's state is left out.
+        keeper: reads for those who do not see the folder.
+
+    Returns:
+        The vectors that were restored, and what was not, for people; the same on every rank.
 
     Raises:
         AgreedExit: on every rank, when the checkpoint does not fit, or cannot be read.
     """
     manifest = earlier.manifest
-    if manifest.optimizer.name != about.optimizer.name:
-        return
-    stored = manifest.vectors()
-    with phase(world, "comparing the optimizer's state"):
-        for name, size in holdings.totals.items():
-            if stored.get(name, size) != size:
+    stored, wanted = manifest.vectors(), holdings.totals
+    restored = frozenset(
+        name
+        for name in wanted
+        if name in stored and (OPTIMIZER not in name or _is_whole(name, wanted, stored, manifest, optimizer))
+    )
+    with phase(world, "comparing with the checkpoint's vectors", meets=True):
+        for name in sorted(restored):
+            if stored[name] != wanted[name]:
                 raise InputError(
-                    f"the checkpoint {earlier.folder} has {stored[name]:,} elements of the optimizer's "
-                    f"{name.removeprefix(OPTIMIZER)}, and this model's has {size:,}"
+                    f"the checkpoint {earlier.folder} is of another model (it has {stored[name]:,} elements of {name}, "
+                    f"and this one {wanted[name]:,}): name its own"
                 )
     reader = Reader(earlier.folder, manifest)
-    mine = [] if portion is None else [h for h in holdings.of(portion) if h.name in stored and h.name != PARAMETERS]
-    with phase(world, "reading the optimizer's state"):
-        if holdings.sees[world.rank] and portion is not None:
-            for holding in mine:
-                _restore(portion, holding, partial(reader.fill, holding))
-    _restore_afar(world, reader, holdings, mine, portion, keeper)
-    # Workers that stepped alone leave no common state: then the optimizer begins anew, its count of updates too.
-    if portion is not None and all(name in stored for name in holdings.totals):
+    chosen = [k for k in holdings.placed(mine) if k.holding.name in restored - {PARAMETERS}]
+    with phase(world, "reading the checkpoint's vectors"):
+        if holdings.sees[world.rank]:
+            for kept in chosen:
+                _restore(kept, partial(reader.fill, kept.holding))
+    _restore_afar(world, reader, holdings, chosen, keeper)
+    notes = []
+    if left := sorted(stored.keys() - restored):
+        notes.append(f"left out, because this run has no use for it: {', '.join(left)}")
+    if anew := sorted(wanted.keys() - restored):
+        notes.append(f"begun anew, because the checkpoint has none: {', '.join(anew)}")
+    return restored, notes
+
+
+def _is_whole(name: str, wanted: Iterable[str], stored: Iterable[str], manifest: Manifest, optimizer: str) -> bool:
+    """Whether the checkpoint has all that the same optimizer keeps: a part of it would be worse than none."""
+    prefix = name[: name.index(OPTIMIZER) + len(OPTIMIZER)]
+    return manifest.optimizer.name == optimizer and {n for n in wanted if n.startswith(prefix)} <= set(stored)
+
+
+def restore_counts(
+    earlier: Earlier,
+    restored: frozenset[str],
+    portion: Portion | None,
+    optimizer: str,
+    worker: int,
+    local: LocalSteps | None,
+) -> None:
+    """Let the optimizers of this rank count on from the checkpoint, where their state did.
+
+    Args:
+        earlier: the checkpoint.
+        restored: vectors that were.
+        portion: what the exchange holds on this rank.
+        optimizer: class of the run's optimizer.
+        worker: this rank's index among the workers.
+        local: what the worker trains alone with, where it does.
+    """
+    manifest = earlier.manifest
+    same = manifest.optimizer.name == optimizer
+    if portion is not None and same and {OPTIMIZER + slot for slot in portion.optimizer.slot_types} <= restored:
         portion.optimizer.iterations = manifest.iterations
+    was = manifest.local[worker] if 0 <= worker < len(manifest.local) else None
+    if local is not None and was is not None:
+        prefix = f"{WORKER}{worker}."
+        if same and {prefix + OPTIMIZER + slot for slot in local.optimizer.slot_types} <= restored:
+            local.optimizer.iterations = was.iterations
+        local.begun = was.begun and prefix + PARAMETERS in restored
 
 
 def restore_step(setup: Setup, earlier: Earlier, worker: int | None) -> None:
@@ -224,31 +272,25 @@ def restore_step(setup: Setup, earlier: Earlier, worker: int | None) -> None:
                 setup.step.carry_on(values, seeds=bool(own))
 
 
-def _restore(portion: Portion, holding: Holding, fill: Callable[[np.ndarray], None]) -> None:
-    slot = holding.name.removeprefix(OPTIMIZER)
-    memory = portion.optimizer.slot(slot)
+def _restore(kept: Kept, fill: Callable[[np.ndarray], None]) -> None:
+    memory = kept.holding.load()
     fill(memory)
-    portion.optimizer.set_slot(slot, memory)
+    kept.store(memory)
 
 
-def _restore_afar(
-    world: World, reader: Reader, holdings: Holdings, mine: list[Holding], portion: Portion | None, keeper: int
-) -> None:
+def _restore_afar(world: World, reader: Reader, holdings: Holdings, chosen: list[Kept], keeper: int) -> None:
     """The keeper reads for those who do not see the folder."""
     if all(holdings.sees):
         return
-    wanted = world.gather_all(
-        [] if holdings.sees[world.rank] else [(h.name, h.dtype, h.start, h.stop) for h in mine],
-        "reading the optimizer's state",
-    )
+    told = [(k.holding.name, k.holding.dtype, k.holding.start, k.holding.stop) for k in chosen]
+    wanted = world.gather_all([] if holdings.sees[world.rank] else told, "reading the checkpoint's vectors")
     for rank, parts in enumerate(wanted):
         for index, (name, dtype, low, high) in enumerate(parts):
             if world.rank == keeper:
                 pieces = (piece.astype(dtype, copy=False).view(np.uint8) for piece in reader.read(name, low, high))
                 travelling.send(world, pieces, rank)
             elif world.rank == rank:
-                assert portion is not None
-                _restore(portion, mine[index], partial(_take, world, keeper, mine[index]))
+                _restore(chosen[index], partial(_take, world, keeper, chosen[index].holding))
 
 
 def _take(world: World, keeper: int, holding: Holding, memory: np.ndarray) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from mpitrain.checkpoints.manifest import Manifest
+from mpitrain.checkpoints.manifest import Local, Manifest
 from mpitrain.cluster.agreement import agree
 from mpitrain.cluster.memory import peak_memory
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.watchdog import asked_to_stop
 from mpitrain.cluster.world import World
 from mpitrain.errors import AgreementError, DivergedError, MpitrainError
-from mpitrain.exchange.base import Cut, Exchange, Plan, Spent, Totals, Traffic
+from mpitrain.exchange.base import Cut, Exchange, Plan, Portion, Spent, Totals, Traffic
 from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.registry import open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop, WorkerExchange
@@ -36,13 +36,13 @@ from mpitrain.training.accumulate import Accumulation
 from mpitrain.training.delay import Delay, Sleeper
 from mpitrain.training.describing import Small, describe, tally_of
 from mpitrain.training.garbage import short_collections
-from mpitrain.training.holdings import Holdings
+from mpitrain.training.holdings import Holdings, Kept, kept_of
 from mpitrain.training.keras_start import start_tensorflow
 from mpitrain.training.local import LocalSteps
 from mpitrain.training.loop import Several, train
 from mpitrain.training.phases import phase
 from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
-from mpitrain.training.resuming import Earlier, alone, restore_optimizer
+from mpitrain.training.resuming import Earlier, restore_counts, restore_vectors
 from mpitrain.training.saving import Saver
 from mpitrain.training.schedules import LearningRate
 from mpitrain.training.setup import Setup, shared_optimizer, steps_alone, transport_of
@@ -155,7 +155,7 @@ class Run:
         self._sums: dict[str, np.ndarray] = {}
         self._worker: Exchange | None = None
         self._server: ServerLoop | None = None
-        self._local: LocalSteps | None = None
+        self._several: Several | None = None
         self._samples_seen = 0
         delay = None if config.inject_delay is None else Delay.of(config.inject_delay)
         self._sleep = Sleeper(delay, self._world.rank, config.seed)
@@ -200,12 +200,9 @@ class Run:
             self._server = exchange
         else:
             self._worker = exchange
-        if self._saver is not None:
-            portion = exchange.portion()
-            holdings = Holdings(world, about.layout, is_elementwise(about.optimizer), portion, self._saver.sees)
-            self._saver.holdings = holdings
-            if self._earlier is not None:
-                restore_optimizer(world, self._earlier, holdings, portion, about, self._roles.keeper)
+        if setup.step is not None and self._worker is not None:
+            self._several = self._many_batches(setup.step)
+        self._ready_to_save(exchange.portion())
         error: MpitrainError | None = None
         try:
             with short_collections():
@@ -232,26 +229,51 @@ class Run:
             assert self._worker is not None
             assert self._setup.step is not None
             self._clock.start()
-            train(self._worker, self._setup.step, self._batch, self._after_step, self._several(self._setup.step))
+            train(self._worker, self._setup.step, self._batch, self._after_step, self._several)
             self._clock.stop()
-
-    def _several(self, step: GradientStep) -> Several | None:
-        config, about = self._setup.config, self._setup.description
-        if self._alone:
-            own = make_optimizer(about.optimizer, about.layout)
-            self._local = LocalSteps(step, self._batch, config.local_steps, own, self.rate, config.elastic)
-            if self._earlier is not None:
-                kept = alone(self._earlier.arrays, self._roles.workers.index(self._world.rank))
-                if kept:
-                    self._local.carry_on(kept)
-            return self._local
-        return Accumulation(step, self._batch, config.accumulate) if config.accumulate > 1 else None
 
     def _after_step(self, totals: Totals) -> None:
         if self._recorder is not None:
             self._recorder.after_step(totals)
         if self._saver is not None and self._roles.servers:
             self._saver.due()  # in an all-reduce every rank is asked anyway
+
+    def _ready_to_save(self, portion: Portion | None) -> None:
+        """Find out who holds what, and go on from the checkpoint."""
+        saver, earlier, about = self._saver, self._earlier, self._setup.description
+        if saver is None:
+            return
+        kept = self._kept(portion)
+        saver.holdings = Holdings(self._world, kept, saver.sees)
+        if earlier is None:
+            return
+        name = about.optimizer.name
+        restored, notes = restore_vectors(self._world, earlier, saver.holdings, kept, name, self._roles.keeper)
+        restore_counts(earlier, restored, portion, name, self._index, self._local)
+        for note in notes:
+            log.info("%s", note)
+            self._progress.note(note)
+
+    def _kept(self, portion: Portion | None) -> list[Kept]:
+        about = self._setup.description
+        return kept_of(about.layout, about.optimizer, portion, self._index, self._local)
+
+    @property
+    def _local(self) -> LocalSteps | None:
+        """What this worker trains alone with between exchanges, where it does."""
+        return self._several if isinstance(self._several, LocalSteps) else None
+
+    @property
+    def _index(self) -> int:
+        """Among the workers; -1 of a server."""
+        return self._roles.workers.index(self._world.rank) if self._roles.works(self._world.rank) else -1
+
+    def _many_batches(self, step: GradientStep) -> Several | None:
+        config, about = self._setup.config, self._setup.description
+        if self._alone:
+            own = make_optimizer(about.optimizer, about.layout)
+            return LocalSteps(step, self._batch, config.local_steps, own, self.rate, config.elastic)
+        return Accumulation(step, self._batch, config.accumulate) if config.accumulate > 1 else None
 
     def _batch(self, ticket: Ticket) -> Batch:
         assert self._setup.feed is not None
@@ -294,20 +316,21 @@ class Run:
         if saver.wants(version, why is Cut.LAST, why is Cut.STOPPED):
             step, small = self._setup.step, Small()
             if self._worker is not None and step is not None:
-                own = self._local.carried if self._local is not None else {}
-                small = Small(step.carried, own, self._worker.dropped)
+                local = None if self._local is None else Local(self._local.optimizer.iterations, self._local.begun)
+                small = Small(step.carried, self._worker.dropped, local=local)
                 if self._recorder is not None:
                     small = replace(small, recorded=self._recorder.seen, seconds=self._clock.seconds, state=step.state)
-            saver.save(version, exchange.portion(), small, self._describe)
+            saver.save(version, self._kept(exchange.portion()), small, self._describe)
         if why is not Cut.ON_THE_WAY:
             saver.flush(version)
 
     def _describe(self, told: list[Small]) -> tuple[Manifest, bytes]:
         exchange = self._server or self._worker
         assert exchange is not None
-        place, totals = exchange.place(), exchange.totals
+        place, totals, portion = exchange.place(), exchange.totals, exchange.portion()
         assert place is not None
         assert totals is not None
+        assert portion is not None
         tally = self._server.tally if self._server is not None else None
         return describe(
             self._setup,
@@ -319,6 +342,7 @@ class Run:
             tally,
             self._choices(),
             self._wall_seconds,
+            portion.optimizer.iterations,
             self._earlier,
         )
 

@@ -20,11 +20,10 @@ from mpitrain.cluster.mpi import MPI
 from mpitrain.cluster.waiting import now, waiting
 from mpitrain.cluster.world import World
 from mpitrain.errors import InputError
-from mpitrain.exchange.base import Portion
 from mpitrain.reporting.stream import say
 from mpitrain.reporting.summary import FailedSave, Saved
 from mpitrain.training import travelling
-from mpitrain.training.holdings import Holdings
+from mpitrain.training.holdings import Holdings, Kept
 
 log = logging.getLogger("mpitrain")
 
@@ -102,7 +101,7 @@ class Saver:
     def save(
         self,
         version: int,
-        portion: Portion | None,
+        kept: list[Kept],
         mine: Any,
         describe: Callable[[list[Any]], tuple[Manifest, bytes]],
     ) -> None:
@@ -110,7 +109,7 @@ class Saver:
 
         Args:
             version: of the parameters.
-            portion: what this rank holds.
+            kept: what this rank holds of the vectors.
             mine: small things of this rank that belong into the checkpoint.
             describe: on the keeper, makes of every rank's ``mine`` the manifest, without files, and the file of
                 small arrays.
@@ -128,14 +127,14 @@ class Saver:
         part, reason = world.share((part, reason), self._keeper, _OPERATION, version)
         self._last, self._step, self._begun = time.monotonic(), version, self._begun + 1
         assert self.holdings is not None
-        writers = self.holdings.parts
+        writers = self.holdings.writers
         if told is not None:
-            self._task = _Task(version, {*writers}, *describe(told))
+            self._task = _Task(version, writers, *describe(told))
             self._task.reason = reason
         if not reason:
             now.work(_OPERATION, version)
-            if portion is not None and world.rank in writers:
-                self._give(Slice(self.holdings.of(portion), *writers[world.rank]), part)
+            if world.rank in writers:
+                self._give(Slice(self.holdings.saved(kept)), part)
             if told is not None:
                 self._take_from_afar(writers, part)
         self._move_on()
@@ -163,7 +162,7 @@ class Saver:
     def _take_from_afar(self, writers: Collection[int], part: Path) -> None:
         assert self._task is not None
         assert self.holdings is not None
-        for rank in sorted(writers):
+        for rank in writers:
             if not self.holdings.sees[rank]:
                 with waiting("receiving a slice of a checkpoint", self._step, (self._world.origin[rank],)):
                     stretches = self._world.comm.recv(source=rank, tag=_TAG + 1)

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from mpitrain.checkpoints.folder import CheckpointFolder
-from mpitrain.checkpoints.manifest import STATE, Manifest
+from mpitrain.checkpoints.manifest import STATE, Local, Manifest
 from mpitrain.checkpoints.packing import Holding, Packing
 from mpitrain.checkpoints.slices import Slice
 from mpitrain.checkpoints.writing import write_file
@@ -50,6 +50,7 @@ def manifest(step: int = 3) -> Manifest:
         threads=1,
         train_seconds=1.25,
         wall_seconds=2.5,
+        local=(Local(5, True), None),
         config={"seed": 0},
     )
 
@@ -60,11 +61,11 @@ def make(path: Path, step: int = 3, borders: tuple[int, ...] = (0, 48, LAYOUT.si
     part = folder.begin(step)
     written = [write_file(part / STATE, [np.frombuffer(save({"state": np.arange(4.0)}), np.uint8)])]
     for index, (low, high) in enumerate(pairwise(borders)):
+        first, last = packing.packed(low), packing.packed(high)
         holdings = [
-            Holding(n, v.dtype, packing.packed(low), packing.packed(high), lambda v=v[low:high]: v, packing, low)
-            for n, v in held.items()
+            Holding(n, v.dtype, last - first, lambda v=v[low:high]: v, first, packing, low) for n, v in held.items()
         ]
-        content = Slice(holdings)
+        content = Slice([(holding, first, last) for holding in holdings])
         written.append(write_file(part / f"slice-{index:04d}.safetensors", content.pieces(), content.stretches))
     files = {w.name: w.stored for w in written if w.stored is not None}
     assert len(files) == len(borders)

@@ -35,7 +35,8 @@ def read(folder: Path, vector: str, low: int, high: int) -> np.ndarray:
     """Padded elements ``low`` to ``high`` of a vector; what was there before shows where nothing was read."""
     packing = Packing(LAYOUT)
     memory = np.zeros(high - low, np.float32)
-    holding = Holding(vector, LAYOUT.dtype, packing.packed(low), packing.packed(high), lambda: memory, packing, low)
+    first, size = packing.packed(low), packing.packed(high) - packing.packed(low)
+    holding = Holding(vector, LAYOUT.dtype, size, lambda: memory, first, packing, low)
     Reader(folder, read_manifest(folder)).fill(holding, memory)
     return memory
 
@@ -66,8 +67,8 @@ def test_the_files_are_plain_safetensors_without_padding(whole: Path) -> None:
 
 def test_ranks_that_hold_the_same_share_the_work() -> None:
     packing, vector = Packing(LAYOUT), vectors()["parameters"]
-    holding = Holding("parameters", vector.dtype, 0, packing.size, lambda: vector, packing)
-    parts = [Slice([holding], index, 3).stretches[0] for index in range(3)]
+    holding = Holding("parameters", vector.dtype, packing.size, lambda: vector, packing=packing)
+    parts = [Slice([(holding, *holding.part(index, 3))]).stretches[0] for index in range(3)]
     assert [part.start for part in parts] + [parts[-1].stop] == [0, *[part.stop for part in parts]]
     assert parts[-1].stop == packing.size
     assert max(p.stop - p.start for p in parts) - min(p.stop - p.start for p in parts) <= 1
@@ -125,7 +126,7 @@ def test_a_slice_that_is_too_large_to_copy_streams_out(tmp_path: Path, monkeypat
         monkeypatch.setattr(slices, "PIECE", piece)
         monkeypatch.setattr("mpitrain.checkpoints.writing.PIECE", piece)
         writer, moved = BackgroundWriter(), []
-        content = Slice([Holding("v", vector.dtype, 0, 1000, lambda: vector)])
+        content = Slice([(Holding("v", vector.dtype, 1000, lambda: vector), 0, 1000)])
         writer.write(content, tmp_path / f"{piece}")
         writer.wait(lambda moved=moved: moved.append(1))
         result = writer.take()
@@ -140,7 +141,7 @@ def test_a_slice_that_is_too_large_to_copy_streams_out(tmp_path: Path, monkeypat
 def test_what_is_copied_may_change_while_it_is_written(tmp_path: Path) -> None:
     vector = np.ones(10, np.float32)
     writer = BackgroundWriter()
-    writer.write(Slice([Holding("v", vector.dtype, 0, 10, lambda: vector)]), tmp_path / "file")
+    writer.write(Slice([(Holding("v", vector.dtype, 10, lambda: vector), 0, 10)]), tmp_path / "file")
     vector[:] = 7
     writer.wait(lambda: None)
     assert load_file(tmp_path / "file")["v"].tolist() == [1] * 10

@@ -41,7 +41,7 @@ class Part:
     mode: str
     ranks: int
     servers: int = 1
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def workers(self) -> int:
@@ -71,7 +71,8 @@ class Case:
     @property
     def equivalent(self) -> bool:
         """Whether the same global batches come, added up by others."""
-        fixed = BACKED not in (self.first, self.second) and "ps-async" not in (self.first.mode, self.second.mode)
+        parts = self.first, self.second
+        fixed = not {BACKED, ELASTIC} & set(parts) and "ps-async" not in (self.first.mode, self.second.mode)
         return fixed and self.first.workers == self.second.workers
 
 
@@ -80,6 +81,9 @@ OWNED = Part("allreduce", 3, options={"allreduce": "shared", "shard_optimizer": 
 SYNC3, SYNC4, SYNC4_2 = Part("ps-sync", 3), Part("ps-sync", 4), Part("ps-sync", 4, 2)
 BACKED = Part("ps-sync", 4, options={"backup_workers": 1})
 ASYNC3, ASYNC4_2 = Part("ps-async", 3), Part("ps-async", 4, 2)
+LOCAL = Part("allreduce", 2, options={"local_steps": 2})
+ELASTIC = Part("ps-sync", 3, options={"elastic": 0.3, "local_steps": 2})
+ADAPTIVE = Part("ps-async", 3, options={"delay_compensation": 1.0, "adaptive_compensation": True, "soft_quorum": 3})
 
 CASES = [
     Case(ALL3, ALL3, "sgd"),
@@ -95,6 +99,12 @@ CASES = [
     Case(SYNC3, SYNC4_2),
     Case(ALL4, ALL2),
     Case(BACKED, ALL3),
+    Case(LOCAL, LOCAL),
+    Case(ELASTIC, ELASTIC, blind=True),
+    Case(ELASTIC, ALL3),
+    Case(ADAPTIVE, ASYNC4_2),
+    Case(ASYNC3, ADAPTIVE),
+    Case(ADAPTIVE, ADAPTIVE, "sgd"),
     Case(OWNED, OWNED, blind=True),
     Case(ALL2, SYNC4_2, blind=True),
     Case(SYNC4_2, ALL2, blind=True),

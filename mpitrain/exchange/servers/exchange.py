@@ -285,7 +285,7 @@ class ServerLoop:
 
     def portion(self) -> Portion:
         """See ``Exchange.portion``: this server's shard."""
-        return Portion(self._part, self.server.parameters, self.server.optimizer)
+        return Portion(self._part, self.server.parameters, self.server.optimizer, kept=self.server.kept)
 
     def place(self) -> Place | None:
         """See ``Exchange.place``."""

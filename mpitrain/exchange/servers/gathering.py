@@ -34,6 +34,11 @@ class Gathering:
         self._square = aligned_zeros(size if compensates and policy.adaptive else 0, dtype)
         self._scratch = aligned_zeros(min(size, BLOCK), dtype)
 
+    @property
+    def kept(self) -> dict[str, np.ndarray]:
+        """What outlasts an update, by name."""
+        return {"square": self._square} if self._square.size else {}
+
     def take(
         self, gradients: Sequence[np.ndarray], weights: Sequence[float], staleness: Sequence[int], step: bool
     ) -> tuple[np.ndarray, float] | None:

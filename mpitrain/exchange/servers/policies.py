@@ -161,7 +161,7 @@ class Asynchronous(Decider):
         return answered
 
     def _updates_under_way(self) -> int:
-        return -(-(self._taken + len(self._in_flight)) // self._quorum)
+        return -(-(len(self._in_flight) + self._taken) // self._quorum)
 
     def _agree_on_state(self, pushes: Sequence[Push]) -> None:
         """Workers keep their own state until the next cut."""

@@ -81,6 +81,11 @@ class Server:
         """Of the shard."""
         return self._optimizer
 
+    @property
+    def kept(self) -> dict[str, np.ndarray]:
+        """What the policy keeps from update to update beside the optimizer, by name."""
+        return self._gathering.kept
+
     def slot(self, index: int) -> np.ndarray:
         """The memory of a parameter slot."""
         return self._slots[index]
