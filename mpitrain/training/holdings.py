@@ -39,7 +39,7 @@ class Holdings:
 
     Args:
         world: all ranks.
-        mine: what this rank holds, each a stretch behind those of lower ranks.
+        mine: what this rank holds.
         sees: whether this rank sees the folder of the checkpoints.
     """
 
@@ -57,10 +57,10 @@ class Holdings:
         self._writers: dict[str, list[int]] = {}
         for rank, (held, seen) in enumerate(told):
             for name, (size, shared) in held.items():
-                before = 0 if shared else self.totals.get(name, 0)
+                before = self.totals.get(name, 0)
                 if rank == world.rank:
                     self._starts[name] = before
-                self.totals[name] = before + size
+                self.totals[name] = size if shared else before + size
                 # Who holds the same shares the work of those that see the folder.
                 if seen or not shared:
                     self._writers.setdefault(name, []).append(rank)
@@ -69,8 +69,13 @@ class Holdings:
         """Ranks that save something."""
 
     def placed(self, mine: list[Kept]) -> list[Kept]:
-        """What this rank holds, each stretch in its place."""
-        return [replace(kept, holding=replace(kept.holding, start=self._starts[kept.holding.name])) for kept in mine]
+        """What this rank holds, each stretch in its place: where that is not known, behind those of lower ranks."""
+        return [
+            kept
+            if kept.holding.packing is not None or kept.shared
+            else replace(kept, holding=replace(kept.holding, start=self._starts[kept.holding.name]))
+            for kept in mine
+        ]
 
     def saved(self, mine: list[Kept]) -> list[tuple[Holding, int, int]]:
         """What this rank saves: which, from and to."""
@@ -101,12 +106,12 @@ def kept_of(
     kept: list[Kept] = []
     if portion is not None:
         low, high = packing.packed(portion.part.start), packing.packed(portion.part.stop)
-        place = _Place(packing, high - low, portion.part.start, portion.shared)
+        place = _Place(packing, low, high - low, portion.part.start, portion.shared)
         kept.append(place.vector(PARAMETERS, portion.parameters))
         kept += [place.vector(POLICY + name, array) for name, array in portion.kept.items()]
         kept += place.slots(OPTIMIZER, portion.optimizer, is_elementwise(spec))
     if local is not None:
-        place, name = _Place(packing, packing.size), f"{WORKER}{worker}."
+        place, name = _Place(packing, 0, packing.size), f"{WORKER}{worker}."
         kept += place.slots(name + OPTIMIZER, local.optimizer, is_elementwise(spec))
         if local.own is not None:
             kept.append(place.vector(name + PARAMETERS, local.own))
@@ -118,13 +123,14 @@ class _Place:
     """A slice of the parameter vector, for which things are kept."""
 
     packing: Packing
+    start: int
     size: int
     offset: int = 0
     shared: bool = False
 
     def vector(self, name: str, array: np.ndarray) -> Kept:
         """Something that is laid out as the parameters."""
-        holding = Holding(name, array.dtype, self.size, lambda: array, packing=self.packing, offset=self.offset)
+        holding = Holding(name, array.dtype, self.size, lambda: array, self.start, self.packing, self.offset)
         return Kept(holding, _in_place, self.shared)
 
     def slots(self, prefix: str, optimizer: SliceOptimizer, elementwise: bool) -> Iterator[Kept]:
@@ -137,9 +143,10 @@ class _Place:
             def store(memory: np.ndarray, slot: str = slot) -> None:
                 optimizer.set_slot(slot, memory)
 
-            padded = self.packing if elementwise else None
-            own = self.size if elementwise else size
-            holding = Holding(prefix + slot, dtype, own, load, packing=padded, offset=self.offset)
+            if elementwise:
+                holding = Holding(prefix + slot, dtype, self.size, load, self.start, self.packing, self.offset)
+            else:
+                holding = Holding(prefix + slot, dtype, size, load)
             yield Kept(holding, store, self.shared)
 
 

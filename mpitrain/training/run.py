@@ -215,8 +215,11 @@ class Run:
             error = together
         agree(world, error, "training")
         exchange.close()
-        if self._writer:
-            self._writer.close()
+        if self._saver is not None:
+            self._saver.close()
+        with phase(world, "closing the history"):
+            if self._writer is not None:
+                self._writer.close()
         return self._outcome(exchange.traffic)
 
     def _optimizer(self, part: slice) -> SliceOptimizer:
@@ -244,11 +247,12 @@ class Run:
         if saver is None:
             return
         kept = self._kept(portion)
-        saver.holdings = Holdings(self._world, kept, saver.sees)
+        holdings = Holdings(self._world, kept, saver.sees)
+        saver.connect(holdings)
         if earlier is None:
             return
         name = about.optimizer.name
-        restored, notes = restore_vectors(self._world, earlier, saver.holdings, kept, name, self._roles.keeper)
+        restored, notes = restore_vectors(self._world, earlier, holdings, kept, name, self._roles.keeper)
         restore_counts(earlier, restored, portion, name, self._index, self._local)
         for note in notes:
             log.info("%s", note)

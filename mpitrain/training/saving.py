@@ -79,13 +79,25 @@ class Saver:
         self._last, self._step, self._begun = time.monotonic(), -1, 0
         self._saved, self._nbytes, self._pause = 0, 0, 0.0
         self._failed: list[FailedSave] = []
-        self.holdings: Holdings | None = None
-        """Set before the first save."""
+        self._holdings: Holdings | None = None
+        self._letters: MPI.Intracomm | None = None
+        """For messages that arrive while the exchange's own are under way."""
 
     @property
     def outcome(self) -> Saved:
         """What came of all saves so far, on the keeper."""
         return Saved(self._saved, self._nbytes, self._pause, tuple(self._failed))
+
+    def connect(self, holdings: Holdings) -> None:
+        """Before the first save: what the ranks hold. Every rank must call it, and in the end :meth:`close`."""
+        self._holdings = holdings
+        self._letters = MPI.Intracomm(self._world.comm.Dup())
+
+    def close(self) -> None:
+        """Give back what :meth:`connect` took."""
+        if self._letters is not None:
+            self._letters.Free()
+            self._letters = None
 
     def due(self) -> bool:
         """Asked between steps: whether a save is due by the clock. A save that is under way moves on here."""
@@ -126,15 +138,15 @@ class Saver:
                 reason = reason_of(error)
         part, reason = world.share((part, reason), self._keeper, _OPERATION, version)
         self._last, self._step, self._begun = time.monotonic(), version, self._begun + 1
-        assert self.holdings is not None
-        writers = self.holdings.writers
+        assert self._holdings is not None
+        writers = self._holdings.writers
         if told is not None:
             self._task = _Task(version, writers, *describe(told))
             self._task.reason = reason
         if not reason:
             now.work(_OPERATION, version)
             if world.rank in writers:
-                self._give(Slice(self.holdings.saved(kept)), part)
+                self._give(Slice(self._holdings.saved(kept)), part)
             if told is not None:
                 self._take_from_afar(writers, part)
         self._move_on()
@@ -156,16 +168,16 @@ class Saver:
         if self.sees:
             self._writer.write(content, part / _file_of(self._world.rank))
         else:
-            self._world.comm.send(content.stretches, self._keeper, _TAG + 1)
+            self._world.comm.send(content.stretches, self._keeper, _TAG)
             travelling.send(self._world, content.pieces(), self._keeper)
 
     def _take_from_afar(self, writers: Collection[int], part: Path) -> None:
         assert self._task is not None
-        assert self.holdings is not None
+        assert self._holdings is not None
         for rank in writers:
-            if not self.holdings.sees[rank]:
+            if not self._holdings.sees[rank]:
                 with waiting("receiving a slice of a checkpoint", self._step, (self._world.origin[rank],)):
-                    stretches = self._world.comm.recv(source=rank, tag=_TAG + 1)
+                    stretches = self._world.comm.recv(source=rank, tag=_TAG)
                 pieces = travelling.receive(self._world, rank)
                 self._task.arrived[rank] = write_file(part / _file_of(rank), pieces, stretches)
 
@@ -173,12 +185,14 @@ class Saver:
 
     def _move_on(self) -> None:
         """Tell the keeper of this rank's file when it is there; the keeper finishes when it knows of all."""
-        world = self._world
+        world, letters = self._world, self._letters
+        if letters is None:
+            return
         if world.rank != self._keeper:
             if self._sending is not None and self._sending.Test():
                 self._sending = None
             if (written := self._writer.take()) is not None:
-                self._sending = world.comm.isend((self._step, written), self._keeper, _TAG)
+                self._sending = letters.isend(written, self._keeper)
             return
         task = self._task
         if task is None:
@@ -186,9 +200,8 @@ class Saver:
         if (written := self._writer.take()) is not None:
             task.arrived[world.rank] = written
         status = MPI.Status()
-        while world.comm.iprobe(tag=_TAG, status=status):
-            _, theirs = world.comm.recv(source=status.Get_source(), tag=_TAG)
-            task.arrived[status.Get_source()] = theirs
+        while letters.iprobe(status=status):
+            task.arrived[status.Get_source()] = letters.recv(source=status.Get_source())
         if not task.missing and not task.finishing:
             task.finish(self._folder, self._keep, self.sync)
         if task.is_over:

@@ -79,6 +79,7 @@ class Case:
 ALL2, ALL3, ALL4 = (Part("allreduce", ranks) for ranks in (2, 3, 4))
 OWNED = Part("allreduce", 3, options={"allreduce": "shared", "shard_optimizer": "on"})
 SYNC3, SYNC4, SYNC4_2 = Part("ps-sync", 3), Part("ps-sync", 4), Part("ps-sync", 4, 2)
+RING = Part("allreduce", 3, options={"allreduce": "ring", "shard_optimizer": "on", "wire_dtype": "bfloat16"})
 BACKED = Part("ps-sync", 4, options={"backup_workers": 1})
 ASYNC3, ASYNC4_2 = Part("ps-async", 3), Part("ps-async", 4, 2)
 LOCAL = Part("allreduce", 2, options={"local_steps": 2})
@@ -89,6 +90,7 @@ CASES = [
     Case(ALL3, ALL3, "sgd"),
     Case(OWNED, OWNED),
     Case(SYNC4_2, SYNC4_2),
+    Case(RING, RING),
     Case(ALL2, SYNC3),
     Case(SYNC3, ALL2),
     Case(OWNED, ASYNC4_2),
@@ -103,10 +105,7 @@ CASES = [
     Case(ELASTIC, ELASTIC, blind=True),
     Case(ELASTIC, ALL3),
     Case(ADAPTIVE, ASYNC4_2),
-    Case(ASYNC3, ADAPTIVE),
-    Case(ADAPTIVE, ADAPTIVE, "sgd"),
     Case(OWNED, OWNED, blind=True),
-    Case(ALL2, SYNC4_2, blind=True),
     Case(SYNC4_2, ALL2, blind=True),
 ]
 
