@@ -65,8 +65,8 @@ class RunConfig:
         threads: Threads of each worker; by default the visible cores shared among the workers of the node.
         jit: Compile the gradient step with XLA: on, off, or auto (measured at the start).
         allreduce: How gradients are summed where all ranks work: mpi, ring, halving-doubling, shared (through the
-            memory of one node), hierarchical (shared within each node, ring between nodes), or auto (measured at the
-            start).
+            memory of one node), hierarchical (shared within each node, ring between nodes), horovod (where that is
+            installed), or auto (measured at the start).
         wire_dtype: With allreduce, the type in which gradients travel between ranks: float32, or narrowed to float16 or
             bfloat16 and summed in float32.
         shard_optimizer: With allreduce, each rank applies the optimizer to its own slice and the others read what comes

@@ -143,7 +143,7 @@ def main() -> None:
         )
     page = arguments.to or (DOCUMENT if len(peers) == len(PEERS) else None)
     models = arguments.models.split(",")
-    if page is not None:
+    if page:
         for model in models:
             cut(page.read_text(), place(model))
     for model in models:
