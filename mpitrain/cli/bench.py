@@ -51,9 +51,7 @@ def allreduce(
                 raise InputError(f"--backends names {name!r}, which is none of {', '.join(BACKENDS)}")
             if why := usable(name, world):
                 raise InputError(f"--backends names {name}, which cannot be used here: {why}")
-        lengths = [int(text) if text.isdigit() else -1 for text in sizes.split(",")]
-        if min(lengths) < 0 or max(lengths) >= 2**40:
-            raise InputError(f"--sizes is {sizes!r} but must be whole numbers, as in 1000,25000000")
+        lengths = _lengths(sizes, 0)
     timings = time_backends(world, lengths, names, wire=wire_dtype)
     if world.rank == 0:
         if json_output:
@@ -68,3 +66,85 @@ def allreduce(
 
 
 allreduce.collective = True  # type: ignore[attr-defined]
+
+
+@app.command
+def servers(
+    *,
+    servers: int = 1,
+    sizes: str = "1000,79510,3274634",
+    modes: str = "ps-sync,ps-async",
+    transports: str = "all",
+    optimizer: str = "adam",
+    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    world: World = None,
+) -> int:
+    """Count the pushes that servers take in a second from workers that compute nothing, beside a copy in memory.
+
+    Args:
+        servers: Number of servers, ranks 0 to SERVERS-1; the others push.
+        sizes: Lengths of the parameter vector in float32 elements, separated by commas.
+        modes: ps-sync, ps-async, or both, separated by commas.
+        transports: Ways, separated by commas, or all that can be used on these ranks.
+        optimizer: What servers apply, by name; one that is computed in numpy.
+        json_output: Print JSON instead of a table.
+        world: The ranks.
+    """
+    from mpitrain.cluster.roles import assign
+    from mpitrain.config import RunConfig
+    from mpitrain.errors import InputError
+    from mpitrain.exchange.registry import MODES, shards_of
+    from mpitrain.exchange.servers.bench import time_servers
+    from mpitrain.parameters.layout import Layout
+    from mpitrain.parameters.numpy_optimizers import NUMPY
+    from mpitrain.parameters.optimizers import OptimizerSpec, needs_keras
+    from mpitrain.reporting.stream import say
+    from mpitrain.training.phases import phase
+    from mpitrain.training.setup import transport_of
+
+    with phase(world, "checking what to measure"):
+        names = modes.split(",")
+        for name in names:
+            if MODES.get(name) is None:
+                served = [mode for mode, make in MODES.items() if make is not None]
+                raise InputError(f"--modes names {name!r}, which is none of {', '.join(served)}")
+        roles = assign(names[0], world.size, servers)
+        ways = ["auto", "mpi"] if transports == "all" else transports.split(",")
+        for way in ways:
+            RunConfig(transport=way).validate()  # type: ignore[arg-type]
+        ways = list(dict.fromkeys(transport_of(RunConfig(transport=way), world) for way in ways))  # type: ignore[arg-type]
+        spec, lengths = OptimizerSpec(optimizer), _lengths(sizes, 1)
+        if needs_keras(spec):
+            raise InputError(
+                f"--optimizer {optimizer} is one that Keras computes, but servers without TensorFlow are "
+                f"measured here: name one of {', '.join(NUMPY)}"
+            )
+        for length in lengths:
+            shards_of(roles, Layout.of([("vector", (length,))]), True)
+    timings = time_servers(world, servers, lengths, names, ways, spec)
+    if world.rank == 0:
+        if json_output:
+            say(json.dumps([dataclasses.asdict(t) for t in timings]))
+        else:
+            say(f"{roles.describe()}, {'crowded' if world.crowded else 'a core each'}; {spec.name}")
+            say("| elements | mode | transport | pushes/s | GB/s | all ranks copy, GB/s | part of that | updating |")
+            say("|---:|---|---|---:|---:|---:|---:|---:|")
+            for t in timings:
+                moved, copied = t.bytes_per_second / 1e9, t.copied_per_second / 1e9
+                say(
+                    f"| {t.elements:,} | {t.mode} | {t.transport} | {t.pushes_per_second:,.0f} | {moved:.3f} | "
+                    f"{copied:.1f} | {moved / copied:.2f} | {100 * t.update_share:.0f} % |"
+                )
+    return 0
+
+
+servers.collective = True  # type: ignore[attr-defined]
+
+
+def _lengths(sizes: str, least: int) -> list[int]:
+    from mpitrain.errors import InputError
+
+    lengths = [int(text) if text.isdigit() else -1 for text in sizes.split(",")]
+    if min(lengths) < least or max(lengths) >= 2**40:
+        raise InputError(f"--sizes is {sizes!r} but must be whole numbers, as in 1000,25000000")
+    return lengths
