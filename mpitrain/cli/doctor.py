@@ -31,7 +31,7 @@ def doctor(
     from mpitrain.cluster.job import start_mpi, stop_mpi
     from mpitrain.cluster.launcher import abort_start, read_launch
     from mpitrain.cluster.leaving import leave
-    from mpitrain.cluster.library import Library
+    from mpitrain.cluster.mpi_library import Library
     from mpitrain.doctor.examine import examine
     from mpitrain.doctor.facts import look
     from mpitrain.doctor.findings import Mark, judge

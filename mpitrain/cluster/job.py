@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from mpitrain.cluster import hooks, last_call, last_words, launcher, links, networks, shared_memory, watchdog
 from mpitrain.cluster.gossip import neighbours
 from mpitrain.cluster.launcher import Launch
-from mpitrain.cluster.library import Library
 from mpitrain.cluster.mpi import MPI, finalize, forget_segments, initialize
+from mpitrain.cluster.mpi_library import Library
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits, Peer
 from mpitrain.cluster.waiting import Stage, now, waiting
 from mpitrain.cluster.watchdog import Watchdog

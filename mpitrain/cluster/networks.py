@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from mpitrain.cluster.library import Library
+    from mpitrain.cluster.mpi_library import Library
 
 _BRIDGES = re.compile(r"docker\d+|br-[0-9a-f]{12}|virbr\d+|lxcbr\d+|lxdbr\d+|incusbr\d+|podman\d+|cni\d+|cni-podman\d+")
 _CHOSEN = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude", "UCX_NET_DEVICES")

@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from mpitrain.cluster.launcher import Launch, local_size_hint
-from mpitrain.cluster.library import MPICH, Library
+from mpitrain.cluster.mpi_library import MPICH, Library
 from mpitrain.errors import HostError
 
 FOLDER = Path("/dev/shm")

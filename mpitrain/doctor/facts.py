@@ -11,8 +11,8 @@ from pathlib import Path
 from mpitrain.cluster import host, shared_memory
 from mpitrain.cluster.cores import slurm_cores, visible_cores
 from mpitrain.cluster.launcher import Launch
-from mpitrain.cluster.library import Library
 from mpitrain.cluster.mpi import has_symbol
+from mpitrain.cluster.mpi_library import Library
 from mpitrain.data.mnist import find_files
 from mpitrain.data.sources import FILES, SAMPLE, SAMPLE_FOLDER, cache_folder, known
 from mpitrain.errors import InputError

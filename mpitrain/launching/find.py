@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mpitrain.cluster.library import MPICH, OPENMPI, Library
+from mpitrain.cluster.mpi_library import MPICH, OPENMPI, Library
 from mpitrain.errors import InputError
 from mpitrain.launching.command import Launcher
 

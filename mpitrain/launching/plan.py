@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from mpitrain.cluster.cores import visible_cores
-from mpitrain.cluster.library import MPICH, Library
+from mpitrain.cluster.mpi_library import MPICH, Library
 from mpitrain.errors import InputError
 from mpitrain.launching import hostfile as files
 from mpitrain.launching import networks, preflight

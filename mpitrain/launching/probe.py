@@ -52,7 +52,7 @@ def probe() -> Probe:
     networks: dict[str, tuple[str, str]] = {}
     try:
         from mpitrain.cluster import shared_memory
-        from mpitrain.cluster.library import Library
+        from mpitrain.cluster.mpi_library import Library
         from mpitrain.cluster.networks import interfaces
 
         library = Library.loaded()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpitrain.cluster import host
-from mpitrain.cluster.library import Library
+from mpitrain.cluster.mpi_library import Library
 from mpitrain.cluster.world import World
 from mpitrain.errors import InputError
 from mpitrain.reporting.stream import say

@@ -22,19 +22,18 @@ from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.registry import open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop, WorkerExchange
 from mpitrain.exchange.servers.shards import balance
-from mpitrain.exchange.servers.tally import Tally
 from mpitrain.exchange.tickets import Ticket, TicketBook
 from mpitrain.parameters.optimizers import SliceOptimizer, is_elementwise, make_optimizer, needs_keras
 from mpitrain.parameters.step import Batch, GradientStep
 from mpitrain.reporting.history import HistoryRecord, PatientHistory
 from mpitrain.reporting.progress import Progress
 from mpitrain.reporting.stream import say
-from mpitrain.reporting.summary import BytesPerUpdate, Fit, Saved, Share, Summary
+from mpitrain.reporting.summary import Summary
 from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
 from mpitrain.training.accumulate import Accumulation
 from mpitrain.training.delay import Delay, Sleeper
-from mpitrain.training.describing import Small, describe, tally_of
+from mpitrain.training.describing import Small, describe
 from mpitrain.training.garbage import short_collections
 from mpitrain.training.holdings import Holdings, Kept, kept_of
 from mpitrain.training.keras_start import start_tensorflow
@@ -46,6 +45,7 @@ from mpitrain.training.resuming import Earlier, restore_counts, restore_vectors
 from mpitrain.training.saving import Saver
 from mpitrain.training.schedules import LearningRate
 from mpitrain.training.setup import Setup, shared_optimizer, steps_alone, transport_of
+from mpitrain.training.summing_up import End, RankReport, choices_of, summarise
 
 FIRST_STEP = "the first step begins at"
 """In each worker's log, before the seconds since 1970."""
@@ -63,20 +63,6 @@ class Outcome:
     test_sums: np.ndarray | None
     parameters: np.ndarray | None
     state: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class _RankReport:
-    """What each rank tells at the end."""
-
-    spent: Spent
-    data: int
-    headers: int
-    dropped: int
-    peak_bytes: int
-    threads: int
-    tally: Tally | None
-    saved: Saved | None
 
 
 class Run:
@@ -344,7 +330,7 @@ class Run:
             totals.copy(),
             told,
             tally,
-            self._choices(),
+            choices_of(self._setup, self._roles),
             self._wall_seconds,
             portion.optimizer.iterations,
             self._earlier,
@@ -410,7 +396,7 @@ class Run:
         dropped = self._worker.dropped if self._worker is not None else 0
         tally = self._server.tally if self._server is not None else None
         saved = self._saver.outcome if self._saver is not None else None
-        mine = _RankReport(
+        mine = RankReport(
             spent, traffic.data, traffic.headers, dropped, peak_memory(), self._setup.threads, tally, saved
         )
         told = world.gather_all(mine, "summing up")
@@ -418,7 +404,8 @@ class Run:
         if self._worker is not None and self._recorder is not None:
             chiefs = self._worker.totals, self._recorder.throughput.rate, self._clock.seconds
         totals, rate, train_seconds = world.share(chiefs, roles.chief, "summing up")
-        summary = self._summarise(totals, rate, train_seconds, told)
+        end = End(totals, rate, train_seconds, self._wall_seconds, self._sums, self._history, self._stopped)
+        summary = summarise(self._setup, self._policy, roles, end, told, self._earlier)
         step = self._setup.step
         return Outcome(
             summary,
@@ -428,72 +415,6 @@ class Run:
             self._worker.parameters if self._worker is not None else None,
             step.state.copy() if step is not None else None,
         )
-
-    def _summarise(self, totals: Totals, rate: float | None, train_seconds: float, told: list[_RankReport]) -> Summary:
-        setup, roles = self._setup, self._roles
-        about, config = setup.description, setup.config
-        workers = len(roles.workers)
-        validation, test = self._sums.get("validation"), self._sums.get("test")
-        shares = [told[r].spent.shares() for r in roles.workers]
-        before = self._earlier.manifest if self._earlier else None
-        updates = max(1, totals.version - (before.step if before else 0))
-        served = bool(roles.servers)
-        samples = int(totals.sums[2])
-        counted = told[roles.servers[0]].tally if served else None
-        tally = tally_of(counted, [t.dropped for t in told], self._earlier)
-        dropped = {r: dict(sorted(reasons.items())) for r, reasons in tally.dropped.items()}
-        stopped = f"stopped by {asked_to_stop() or 'a signal'}" if self._stopped else None
-        return Summary(
-            status="preempted" if self._stopped else "complete",
-            cause=stopped,
-            mode=self._policy.mode,
-            model=config.model,
-            dataset=about.dataset,
-            workers=workers,
-            servers=len(roles.servers),
-            batch_size=about.batch_size,
-            global_batch=setup.step_size * self._policy.sharing,
-            updates=totals.version,
-            samples=samples,
-            epochs=samples / about.samples,
-            train_loss=next((r.loss for r in reversed(self._history) if r.loss is not None), None),
-            val_loss=None if validation is None else mean_loss(validation, self._undivided),
-            val_accuracy=None if validation is None else accuracy_of(validation),
-            test_loss=None if test is None else mean_loss(test, self._undivided),
-            test_accuracy=None if test is None else accuracy_of(test),
-            samples_per_second=rate,
-            samples_per_second_per_worker=None if rate is None else rate / workers,
-            wall_seconds=self._wall_seconds,
-            train_seconds=train_seconds,
-            share=Share(**{name: sum(s[name] for s in shares) / workers for name in shares[0]}),
-            bytes_per_update=BytesPerUpdate(
-                sum(t.data for t in told) / updates, sum(t.headers for t in told) / updates
-            ),
-            parameter_count=about.layout.parameter_count,
-            threads=max(told[r].threads for r in roles.workers),
-            staleness_mean=totals.staleness_sum / max(1, totals.pushes) if served else None,
-            staleness_max=totals.staleness_max if served else None,
-            staleness=tally.histogram if served else {},
-            staleness_by_worker={r: dict(sorted(c.items())) for r, c in tally.staleness.items()} if served else {},
-            clock_gap_max=tally.clock_gap if not self._policy.together else None,
-            dropped={r: reasons for r, reasons in dropped.items() if reasons},
-            choices=self._choices(),
-            allreduce={} if served else {name: Fit(*fit) for name, fit in setup.allreduce.fits.items()},
-            versions=about.versions,
-            peak_memory={rank: t.peak_bytes for rank, t in enumerate(told)},
-            resumed=(*before.resumed, before.step) if before else (),
-            saved=told[roles.keeper].saved,
-        )
-
-    def _choices(self) -> dict[str, str]:
-        """What was chosen by measuring, as explicit values."""
-        chosen = {"jit": "on" if self._setup.jit else "off"}
-        if self._roles.servers:
-            chosen["transport"] = transport_of(self._setup.config, self._world)
-        else:
-            allreduce = self._setup.allreduce.choice
-            chosen |= {"allreduce": allreduce.backend, "shard_optimizer": "on" if allreduce.owners_update else "off"}
-        return chosen
 
 
 def _warn(text: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mpitrain.cluster import networks
 from mpitrain.cluster.host import processor
-from mpitrain.cluster.library import Library
+from mpitrain.cluster.mpi_library import Library
 from tests.support.mpi import environment, run
 
 OPEN_MPI, MPICH = Library("Open MPI v5.0.11, package: x"), Library("MPICH Version:      5.0.2")

@@ -9,7 +9,7 @@ import pytest
 
 from mpitrain.cluster import shared_memory
 from mpitrain.cluster.launcher import Launch
-from mpitrain.cluster.library import Library
+from mpitrain.cluster.mpi_library import Library
 from mpitrain.errors import HostError
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.cli.launch import split
-from mpitrain.cluster.library import Library
+from mpitrain.cluster.mpi_library import Library
 from mpitrain.errors import InputError
 from mpitrain.launching import networks
 from mpitrain.launching.command import Launcher, Start, build
