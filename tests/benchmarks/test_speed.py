@@ -50,7 +50,7 @@ def test_the_other_peers_start_and_are_compared(horovod: Path, tmp_path: Path) -
     page.write_text("before\n<!-- peers mlp -->\nold\n<!-- end of peers mlp -->\nafter\n")
     options = ["--models", "mlp", "--repeats", "1", "--steps", "20", "--dataset", "mnist-sample", "--to", str(page)]
     options += ["--peers", "horovod,mirrored"]
-    ended = run([str(horovod), "-m", "benchmarks.peers", *options], 200, environment(), ROOT).check()
+    ended = run([str(horovod), "-m", "benchmarks.peers", *options], 280, environment(), ROOT).check()
     assert len(ratios(ended.out)) == 2
     before, _, rest = page.read_text().partition("\n")
     assert (before, rest.splitlines()[-1]) == ("before", "after")
