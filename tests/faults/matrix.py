@@ -42,13 +42,14 @@ MOMENTS = {
     "after": "after the run",
     "finalize": "in `MPI_Finalize`",
 }
+LOCAL_STEPS = 4
 VARIANTS = {
     "ps-sync-backup": ("--mode", "ps-sync", "--backup-workers", "1"),
     "ps-async-bound": ("--mode", "ps-async", "--staleness-bound", "1"),
     "ps-sync-messages": ("--mode", "ps-sync", "--transport", "mpi"),
     "ps-async-soft": ("--mode", "ps-async", "--soft-quorum", "3", "--staleness-damping"),
     "ps-async-compensated": ("--mode", "ps-async", "--delay-compensation", "0.04", "--transport", "mpi"),
-    "allreduce-local": ("--mode", "allreduce", "--local-steps", "4"),
+    "allreduce-local": ("--mode", "allreduce", "--local-steps", str(LOCAL_STEPS)),
     "ps-sync-elastic": ("--mode", "ps-sync", "--elastic", "0.3"),
     "allreduce-mpi": ("--mode", "allreduce", "--allreduce", "mpi"),
     "allreduce-ring": ("--mode", "allreduce", "--allreduce", "ring"),
@@ -157,7 +158,8 @@ class Cell:
         if self.fault == "slow":
             words.append("mpitrain: warning: ")
         in_step = self.mode == "ps-sync" or self.mode.startswith("allreduce")
-        step = {"step": AT_STEP if in_step else None, "evaluation": AT_VERSION}.get(self.moment)
+        at_step = AT_STEP // LOCAL_STEPS if self.mode == "allreduce-local" else AT_STEP
+        step = {"step": at_step if in_step else None, "evaluation": AT_VERSION}.get(self.moment)
         if step is not None and self.fault not in PASSING:
             words.append(f"at step {step}")
         return words
