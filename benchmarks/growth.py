@@ -1,111 +1,114 @@
-"""What all-reduce adds to a step for 2, 4, 8 and 16 ranks on one host, where a step is a set sleep and takes no core.
+"""How the pushes that servers take in a second grow with workers and servers.
 
-    python -m benchmarks.growth
+    python -m benchmarks.growth [--plot docs/growth.svg]
 
-Beside it stands what the bytes alone take: each rank writes the vector once into memory, or sends 2 (N - 1) / N of it,
-at the speed of a copy, on as many cores as there are.
+One launch of fifteen ranks, which makes a world for each number of servers and workers. A worker's step is a sleep, as
+if each had cores of its own, so what bends the curves is what servers and workers do for a push, on the cores of this
+machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
+from pathlib import Path
 
-import numpy as np
+from mpitrain.parameters.layout import Layout
+from mpitrain.parameters.optimizers import OptimizerSpec
 
-from mpitrain.cluster.cores import visible_cores
-from mpitrain.cluster.job import start_mpi, stop_mpi
-from mpitrain.cluster.roles import assign
-from mpitrain.cluster.world import World
-from mpitrain.exchange.allreduce.backends import AllReduceChoice
-from mpitrain.exchange.base import Plan
-from mpitrain.exchange.policy import Policy
-from mpitrain.exchange.registry import open_exchange
-from mpitrain.exchange.tickets import TicketBook
-from mpitrain.parameters.layout import Layout, aligned_zeros
-from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
-from mpitrain.parameters.step import StepResult
+SERVERS, WORKERS = (1, 2, 3), (1, 2, 3, 4, 6, 8, 10, 12)
+MODELS = {"mlp": (79_510, 0.005), "cnn": (3_274_634, 0.04)}
+"""Parameters, and seconds of a step, about those of these models."""
 
-ELEMENTS, SLEEP, STEPS = 79510, 0.05, 40
-WAYS = (AllReduceChoice("shared", True), AllReduceChoice("ring", True), AllReduceChoice("mpi"))
-
-
-def overhead(world: World, way: AllReduceChoice) -> float:
-    """Seconds of a step beyond its sleep, the update included, on the slowest rank; the median."""
-    layout = Layout.of([("vector", (ELEMENTS,))])
-    book = TicketBook(10**6, world.size, None, STEPS)
-    spec = OptimizerSpec("sgd")
-    exchange = open_exchange(
-        Policy("allreduce", world.size),
-        world,
-        assign("allreduce", world.size, 0),
-        layout,
-        [slice(0, layout.size)],
-        aligned_zeros(layout.size),
-        lambda part: make_optimizer(spec, layout, part.start, part.stop),
-        Plan(book, book.cuts(None, "steps"), lambda version: 0.0, 3),
-        lambda version, why: False,
-        way,
-    )
-    assert not hasattr(exchange, "serve")
-    result = StepResult(aligned_zeros(layout.size), 1.0, np.array([0.0, 1.0, 1.0]))
-    times = []
-    ticket = exchange.start()
-    while ticket is not None:
-        begin = time.perf_counter()
-        time.sleep(SLEEP)
-        ticket = exchange.finish(result)
-        times.append(time.perf_counter() - begin - SLEEP)
-    exchange.close()
-    return float(max(world.gather_all(statistics.median(times), "benchmark")))
-
-
-def on_ranks() -> None:
-    """What one rank does."""
-    world = start_mpi()
-    found = {way.backend: overhead(world, way) for way in WAYS}
-    if world.rank == 0:
-        print(json.dumps(found))
-    stop_mpi()
-
-
-def copy_speed() -> float:
-    """Bytes/s of a copy of the vector by one process."""
-    source, target = aligned_zeros(ELEMENTS), aligned_zeros(ELEMENTS)
-    best = 1.0
-    for _ in range(50):
-        begin = time.perf_counter()
-        np.copyto(target, source)
-        best = min(best, time.perf_counter() - begin)
-    return source.nbytes / best
+ADAM = OptimizerSpec("adam")
+Rates = dict[tuple[int, int], float]
 
 
 def main() -> None:
-    """Measure and print."""
+    """Start the ranks, or be one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", default="2,4,8,16")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--mode", default="ps-async", help="ps-async or ps-sync")
+    parser.add_argument("--plot", type=Path, default=None, help="a picture of the curves")
     arguments = parser.parse_args()
-    if arguments.inside:
-        on_ranks()
+    if "OMPI_COMM_WORLD_RANK" in os.environ:
+        measure(arguments.seconds, arguments.mode, arguments.plot)
         return
-    speed, cores = copy_speed(), len(visible_cores())
-    print(f"{ELEMENTS:,} floats, {SLEEP * 1e3:.0f} ms of sleep, {cores} cores: ms that a step takes beyond its sleep\n")
-    names = [way.backend for way in WAYS]
-    print(f"| ranks | {' | '.join(names)} | N·M bytes copied | 2 (N-1)·M |\n|---:|{'---:|' * (len(names) + 2)}")
-    for ranks in map(int, arguments.ranks.split(",")):
-        command = ["mpirun", "-np", str(ranks), sys.executable, "-m", "benchmarks.growth", "--inside"]
-        ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=os.environ)
-        found = json.loads(ended.stdout.splitlines()[-1])
-        data = 4 * ELEMENTS / speed / min(cores, ranks)
-        bounds = [ranks * data, 2 * (ranks - 1) * data]
-        cells = [f"{1e3 * seconds:.2f}" for seconds in (*(found[name] for name in names), *bounds)]
-        print(f"| {ranks} | {' | '.join(cells)} |", flush=True)
+    ranks = max(SERVERS) + max(WORKERS)
+    command = ["mpirun", "-np", str(ranks), sys.executable, "-m", "benchmarks.growth", *sys.argv[1:]]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+def measure(seconds: float, mode: str, plot: Path | None) -> None:
+    """Every number of servers and workers, on this rank; the first rank prints."""
+    from mpitrain.cluster.hooks import install_hooks
+    from mpitrain.cluster.job import start_mpi, stop_mpi
+    from mpitrain.exchange.servers.bench import time_pushes
+
+    install_hooks()
+    everyone = start_mpi()
+    found: dict[str, Rates] = {}
+    for model, (elements, step) in MODELS.items():
+        layout = Layout.of([("vector", (elements,))])
+        rates: Rates = {}
+        for servers in SERVERS:
+            for workers in WORKERS:
+                world = everyone.split(range(servers + workers))
+                if world is not None:
+                    # Fewer where servers are slow: the first few pushes tell.
+                    first, _ = time_pushes(world, servers, layout, mode, "shared", ADAM, 4 * workers, step)
+                    pushes = workers * max(4, int(4 * seconds / first))
+                    taken, _ = time_pushes(world, servers, layout, mode, "shared", ADAM, pushes, step)
+                    rates[servers, workers] = pushes / taken
+                    world.free()
+                everyone.meet("next world")
+        found[model] = rates
+        if everyone.rank == 0:
+            print(table(model, rates), flush=True)
+    if everyone.rank == 0 and plot is not None:
+        draw(found, plot)
+    stop_mpi()
+
+
+def table(model: str, rates: Rates) -> str:
+    """Pushes a second by workers and servers, beside what workers would make of which none ever waits."""
+    elements, step = MODELS[model]
+    lines = [
+        f"{model}: {elements:,} parameters, steps of {1e3 * step:.0f} ms; pushes/s",
+        "",
+        "| workers | nobody waits | " + " | ".join(f"{k} server{'s' * (k > 1)}" for k in SERVERS) + " |",
+        "|---:" * (2 + len(SERVERS)) + "|",
+    ]
+    for workers in WORKERS:
+        cells = [f"{rates[k, workers]:,.0f}" for k in SERVERS]
+        lines.append(f"| {workers} | {workers / step:,.0f} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(found: dict[str, Rates], path: Path) -> None:
+    """The curves, one picture for each model."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "growth"
+    figure, axes = pyplot.subplots(1, len(found), figsize=(9, 3.6), layout="constrained")
+    for axis, (model, rates) in zip(axes, found.items(), strict=True):
+        elements, step = MODELS[model]
+        axis.plot(WORKERS, [w / step for w in WORKERS], "--", color="0.6", label="nobody waits")
+        for servers in SERVERS:
+            rate: Sequence[float] = [rates[servers, workers] for workers in WORKERS]
+            axis.plot(WORKERS, rate, "o-", markersize=3, label=f"{servers} server{'s' * (servers > 1)}")
+        axis.set_title(f"{elements:,} parameters, steps of {1e3 * step:.0f} ms", fontsize=10)
+        axis.set_ylim(0, 1.25 * max(rates.values()))
+        axis.set_xlabel("workers")
+        axis.set_ylabel("pushes/s")
+        axis.legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -228,7 +228,8 @@ def _choices(annotation: str) -> list[str]:
         return list(MODES)
     if annotation == "WireDtype":
         return list(get_args(WireDtype))
-    return re.findall(r'"([^"]+)"', annotation) if annotation.startswith("Literal[") else []
+    # Python keeps annotations as text that it writes anew, with quotes of its own choice.
+    return re.findall(r"""['"]([^'"]+)['"]""", annotation) if annotation.startswith("Literal[") else []
 
 
 def _flag(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpitrain.config import RunConfig
+from mpitrain.errors import InputError
 from mpitrain.training.schedules import LearningRate
 
 
@@ -34,6 +35,11 @@ def test_steps_count_from_the_end_of_warm_up() -> None:
     assert rates(lr_schedule="step:2:0.5", warmup_steps=1) == pytest.approx(
         [0.1, 0.1, 0.1, 0.05, 0.05, 0.025, 0.025, 0.0125]
     )
+
+
+def test_a_choice_is_checked_where_no_command_line_did() -> None:
+    with pytest.raises(InputError, match="--transport is 'post' but must be one of auto, mpi, shared, both"):
+        RunConfig(transport="post").validate()  # type: ignore[arg-type]
 
 
 def test_a_warm_up_longer_than_the_run() -> None:

@@ -83,16 +83,16 @@ def time_servers(
         for mode in modes:
             for transport in transports:
                 workers = world.size - servers
-                first, _ = _run(world, servers, layout, mode, transport, optimizer, _FIRST * workers)
+                first, _ = time_pushes(world, servers, layout, mode, transport, optimizer, _FIRST * workers)
                 each = min(_MOST, max(_FIRST, int(seconds * _FIRST / first)))
                 pushes = each * workers
-                taken, updating = _run(world, servers, layout, mode, transport, optimizer, pushes)
+                taken, updating = time_pushes(world, servers, layout, mode, transport, optimizer, pushes)
                 figures = pushes, pushes / taken, 2 * layout.nbytes * pushes / taken, copied, updating / taken
                 found.append(ServerTiming(mode, transport, servers, workers, size, *figures))
     return found
 
 
-def _run(
+def time_pushes(
     world: World,
     servers: int,
     layout: Layout,
@@ -100,8 +100,20 @@ def _run(
     transport: str,
     optimizer: OptimizerSpec,
     pushes: int,
+    compute: float = 0.0,
 ) -> tuple[float, float]:
-    """Seconds of ``pushes`` pushes of all workers, and of the busiest server's updates; the same on every rank."""
+    """Seconds of ``pushes`` pushes of all workers, and of the busiest server's updates; the same on every rank.
+
+    Args:
+        world: the ranks, of which the first serve; every one must call this together.
+        servers: how many.
+        layout: of the parameter vector.
+        mode: with servers, a key of ``MODES``.
+        transport: as ``open_exchange`` takes it.
+        optimizer: what servers apply.
+        pushes: of all workers together; with ``ps-sync`` a multiple of their number.
+        compute: seconds that a worker sleeps before each push.
+    """
     roles = assign(mode, world.size, servers)
     policy = Policy(mode, len(roles.workers))
     book = TicketBook(1000 * policy.parts, policy.parts, None, pushes // policy.sharing, policy.tickets)
@@ -132,6 +144,8 @@ def _run(
     else:
         ticket = exchange.start()
         while ticket is not None:
+            if compute:
+                time.sleep(compute)
             ticket = exchange.finish(result)
     taken = time.perf_counter() - begin
     exchange.close()
