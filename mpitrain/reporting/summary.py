@@ -86,6 +86,8 @@ class Summary:
         allreduce: way of summing → what was measured of it before the choice.
         versions: package or library → version.
         peak_memory: rank → the most bytes that it held in memory.
+        peak_memory_by_role: ``server`` and ``worker`` → the most bytes that any rank of that role held. Memory that
+            ranks share counts at each that has touched it.
         resumed: steps at which the run was resumed. What follows from clocks and counts then covers all its parts, but
             for speed, ``share`` and ``bytes_per_update``, which are of the last one.
         saved: its checkpoints, of the last part alone.
@@ -124,6 +126,7 @@ class Summary:
     allreduce: Mapping[str, Fit] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     peak_memory: Mapping[int, int] = field(default_factory=dict)
+    peak_memory_by_role: Mapping[str, int] = field(default_factory=dict)
     resumed: tuple[int, ...] = ()
     saved: Saved | None = None
     status: str = "complete"
@@ -188,6 +191,7 @@ def _rows(s: Summary) -> list[tuple[str, str]]:
         ("time", f"{show.seconds(s.wall_seconds)} s in all, {show.seconds(s.train_seconds)} s training"),
         ("share", ", ".join(f"{name} {show.percent(part)} %" for name, part in vars(s.share).items())),
         ("sent", f"{_bytes(s.bytes_per_update)} per update"),
+        ("memory", _memory(s.peak_memory_by_role)),
         ("staleness", _staleness(s)),
         ("applied", _applied(s) if s.clock_gap_max is not None or s.dropped else ""),
         (
@@ -211,6 +215,11 @@ def _speed(s: Summary) -> str:
         return "not measured: the first 10 steps do not count, and there were no more"
     each = show.count(s.samples_per_second_per_worker)
     return f"{show.count(s.samples_per_second)} samples/s, {each} per worker (without start-up and 10 steps)"
+
+
+def _memory(peaks: Mapping[str, int]) -> str:
+    told = ", ".join(f"{show.size(peak)} of a {role}" for role, peak in peaks.items())
+    return f"at most {told}" if told else ""
 
 
 def _staleness(s: Summary) -> str:

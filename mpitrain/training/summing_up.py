@@ -119,6 +119,11 @@ def summarise(
         allreduce={} if served else {name: Fit(*fit) for name, fit in setup.allreduce.fits.items()},
         versions=about.versions,
         peak_memory={rank: t.peak_bytes for rank, t in enumerate(told)},
+        peak_memory_by_role={
+            role: max(told[r].peak_bytes for r in ranks)
+            for role, ranks in (("server", roles.servers), ("worker", roles.workers))
+            if ranks
+        },
         resumed=(*before.resumed, before.step) if before else (),
         saved=told[roles.keeper].saved,
     )

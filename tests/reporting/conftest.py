@@ -50,6 +50,8 @@ SUMMARY = Summary(
     dropped={2: {"late": 3, "not finite": 1}},
     choices={"compute": "flat", "jit_compile": False},
     versions={"mpitrain": "0.1.0", "tensorflow": "2.21.0"},
+    peak_memory={0: 170_000_000, 1: 750_000_000, 2: 740_000_000},
+    peak_memory_by_role={"server": 170_000_000, "worker": 750_000_000},
 )
 
 

@@ -32,6 +32,7 @@ def test_the_text_says_what_matters(make_summary):
         "time        62.1 s in all, 30.1 s training",
         "share       compute 81.0 %, exchange 9.0 %, waiting 6.0 %, update 4.0 %",
         "sent        26.20 MB of data and 384 B of headers per update",
+        "memory      at most 170.00 MB of a server, 750.00 MB of a worker",
         "staleness   mean 1.02, max 4, 0: 1.8 %, 1: 94.5 %, 2-3: 2.7 %, 4-7: 0.9 %",
         "applied     worker 1: 310, worker 2: 240, the fastest at most 7 steps ahead",
         "dropped     worker 2: 3 late, 1 not finite",
@@ -57,6 +58,7 @@ def test_what_does_not_apply_is_left_out(make_summary):
             clock_gap_max=None,
             dropped={},
             choices={},
+            peak_memory_by_role={"worker": 750_000_000},
         )
     )
     for word in ("server", "None", "accuracy", "validation", "staleness", "applied", "dropped", "chosen"):

@@ -55,6 +55,8 @@ def test_it_learns_and_says_how(mode: str, trained: Trained) -> None:
         assert max(histogram) == summary["staleness_max"]
         assert sum(v * n for v, n in histogram.items()) / sum(histogram.values()) == summary["staleness_mean"]
         assert sum(sum(c.values()) for c in summary["staleness_by_worker"].values()) == sum(histogram.values())
+        vectors = 4 * (3 * workers + 6) * summary["parameter_count"]
+        assert summary["peak_memory_by_role"]["server"] < 150e6 + vectors, "a server has no TensorFlow"
     assert (summary["clock_gap_max"] is None) == (mode != "ps-async")
     assert "Traceback" not in ended.err
 
