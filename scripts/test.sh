@@ -49,7 +49,7 @@ lint() {
     "$venv/bin/ruff" check .
     "$venv/bin/ruff" format --check .
     "$venv/bin/mypy"
-    "$venv/bin/shellcheck" --external-sources .ci/run scripts/*.sh scripts/slurm/*.sbatch
+    "$venv/bin/shellcheck" --external-sources .ci/run scripts/*.sh scripts/slurm/*
 }
 
 [ "$(id -u)" != 0 ] || install_debian_packages

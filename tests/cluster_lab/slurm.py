@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster_lab.hosts import Lab
@@ -89,6 +89,15 @@ class Slurm:
         return (
             self.run(["sbatch", "--parsable", f"--output={self._output}", *arguments], extra=extra).check().out.strip()
         )
+
+    def again(self, job: str, since: Callable[[], object]) -> None:
+        """Wait until a running job is queued again after ``since()``, and have it start without Slurm's two minutes."""
+        since()
+        end = time.monotonic() + 60
+        while "Restarts=0" in (state := self._state(job)) or not re.search("JobState=PENDING", state):
+            assert time.monotonic() < end, f"job {job} was not queued again: {state}\n{self._output.read_text()}"
+            time.sleep(0.2)
+        self.run(["scontrol", "update", f"JobId={job}", "StartTime=now"]).check()
 
     def ended(self, job: str, timeout: float) -> Ended:
         """What :meth:`submit` gives, of a job that was queued last."""

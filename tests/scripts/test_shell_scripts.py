@@ -12,7 +12,7 @@ SCRIPTS = sorted(
     [ROOT / ".ci" / "run", *(ROOT / "scripts").rglob("*.sh"), *(ROOT / "scripts").rglob("*.sbatch")]
     + list((ROOT / "tests").rglob("*.sh"))
 )
-SOURCED = {"mpi-env.sh", "venv.sh"}
+SOURCED = {"mpi-env.sh", "venv.sh", "common.sh"}
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

@@ -58,7 +58,9 @@ def main(make_step: Callable[[], PixelStep], arguments: Sequence[str]) -> int:
     install(make_step)
     from mpitrain.__main__ import main as command
 
-    return command(["--dataset", "mnist-sample", "--model", "mlp", "--jit", "off", "--threads", "1", *arguments])
+    own = 0 if not arguments or arguments[0].startswith("-") else 1
+    options = ["--dataset", "mnist-sample", "--model", "mlp", "--jit", "off", "--threads", "1"]
+    return command([*arguments[:own], *options, *arguments[own:]])
 
 
 def _few(batch: Batch) -> Batch:
