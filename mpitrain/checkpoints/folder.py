@@ -78,12 +78,13 @@ class CheckpointFolder:
         part.mkdir()
         return part
 
-    def finish(self, manifest: Manifest, keep: int) -> Path:
+    def finish(self, manifest: Manifest, keep: int, moved: Callable[[], None] = lambda: None) -> Path:
         """Give the checkpoint whose files are all in their folder its name, and remove what it replaces.
 
         Args:
             manifest: of it, complete.
             keep: how many of the newest are kept, this one among them.
+            moved: called whenever something is on the disk.
 
         Raises:
             OSError: it cannot be written; older ones are as they were.
@@ -92,11 +93,14 @@ class CheckpointFolder:
         final, part = self.of(manifest.step), self.part_of(manifest.step)
         text, checksum = manifest.encode()
         write_whole(part / MANIFEST, text)
+        moved()
         write_whole(part / CHECKSUM, checksum)
+        moved()
         if final.exists():
             self._remove(final)
         part.rename(final)
         sync_folder(self.path)
+        moved()
         for name in self._named(_ASIDE):
             self._remove(self.path / name)
         for step in self.steps()[:-keep]:

@@ -226,16 +226,17 @@ class Saver:
         """Return when the keeper knows of this rank's file; on the keeper, when the save has come to its end."""
         now.work("finishing a checkpoint", version)
 
-        def moved() -> None:
-            now.moves += 1
-
-        self._writer.wait(moved)
+        self._writer.wait(now.moved)
         self._move_on()
         if self._sending is not None:
             with waiting("finishing a checkpoint", version, (self._world.origin[self._keeper],)):
                 self._sending.Wait()
             self._sending = None
+        moves = 0
         while self._task is not None:
+            if self._task.moves != moves:  # a slow disk is not one that stands still
+                moves = self._task.moves
+                now.moved()
             missing = tuple(self._world.origin[rank] for rank in self._task.missing)
             if missing:
                 with waiting("finishing a checkpoint", version, missing):
@@ -260,6 +261,8 @@ class _Task:
         self.arrived: dict[int, Written] = {}
         self.reason = ""
         self.nbytes = 0
+        self.moves = 0
+        """Grows with everything that is on the disk."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -289,6 +292,7 @@ class _Task:
             return
         part = folder.part_of(self.step)
         small = write_file(part / STATE, [np.frombuffer(self._state, np.uint8)])
+        self._moved()
         written = [small, *(self.arrived[rank] for rank in sorted(self.arrived))]
         failed = next((w.reason for w in written if w.stored is None), "")
         if failed:
@@ -297,10 +301,14 @@ class _Task:
         manifest = replace(self._manifest, files={w.name: w.stored for w in written if w.stored is not None})
         try:
             sync()
-            folder.finish(manifest, keep)
+            self._moved()
+            folder.finish(manifest, keep, self._moved)
         except (OSError, InputError) as error:
             self.reason = reason_of(error.__cause__ or error)  # type: ignore[arg-type]
         self.nbytes = manifest.nbytes
+
+    def _moved(self) -> None:
+        self.moves += 1
 
 
 def _file_of(rank: int) -> str:
