@@ -88,4 +88,4 @@ def open_exchange(
     me = roles.servers.index(world.rank)
     decider = make(policy, roles.workers, plan) if me == 0 else None
     optimizer = optimizer_for(shards[me])
-    return ServerLoop(world, roles, shards, parameters, optimizer, policy, plan, decider, on_cut, memory)
+    return ServerLoop(world, roles, shards, layout, parameters, optimizer, policy, plan, decider, on_cut, memory)

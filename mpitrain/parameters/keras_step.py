@@ -14,8 +14,9 @@ import tensorflow as tf
 from mpitrain.errors import InputError
 from mpitrain.parameters.keras_loss import resolve_loss, weight_of
 from mpitrain.parameters.keras_memory import address, is_shareable, shared_tensor
+from mpitrain.parameters.keras_rows import RowGradient, stays_rows
 from mpitrain.parameters.keras_state import ModelState
-from mpitrain.parameters.layout import ALIGNMENT, Layout
+from mpitrain.parameters.layout import ALIGNMENT, Entry, Layout
 from mpitrain.parameters.step import Batch, OnReady, StepResult
 
 _KEPT_TENSORS = 64
@@ -65,6 +66,9 @@ class KerasStep:
         self._compiled_sizes: set[int] = set()
         self._evaluation: Callable[[list[Any]], Any] | None = None
         self._own: np.ndarray | None = None
+        self._sparse: list[int] = []
+        """Variables whose gradients come as rows; known once the step is traced."""
+        self._rows: RowGradient | None = None
 
     def initial_parameters(self) -> np.ndarray:
         """The model's own weights now, as an aligned vector of shape ``(layout.size,)``."""
@@ -111,7 +115,14 @@ class KerasStep:
         outputs = function([self._parameter_tensor(parameters), *self._state.tensors, *_flat_tensors(batch)])
         gradient = np.asarray(memoryview(outputs[0]))
         loss, *counts = memoryview(outputs[1]).tolist()
-        self._state.tensors = outputs[2:]
+        split = len(outputs) - 2 * len(self._sparse)
+        self._state.tensors = outputs[2:split]
+        finite = math.isfinite(loss) and all_finite(gradient)
+        rows: dict[int, np.ndarray] = {}
+        if self._sparse:
+            values = [np.asarray(memoryview(o)) for o in outputs[split:]]
+            finite = finite and all(all_finite(np.ravel(v)) for v in values[1::2])
+            gradient, rows = self._whole(gradient, values)
         if on_ready is not None:
             on_ready(slice(0, self.layout.size))
         weight = weight_of(self.undivided, batch.size)
@@ -120,7 +131,8 @@ class KerasStep:
             weight=weight,
             sums=np.array([loss * weight, weight, batch.size, *counts]),
             state=self._state.vector,
-            finite=math.isfinite(loss) and all_finite(gradient),
+            finite=finite,
+            rows=rows,
         )
 
     def evaluate(self, parameters: np.ndarray, batch: Batch) -> np.ndarray:
@@ -187,7 +199,11 @@ class KerasStep:
             tape.watch(variables)
             loss, counts, state = self._forward(variables, state, inputs, targets, training=True)
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [self._join(gradients), _stack(loss, counts), *state]
+        pairs = list(zip(self.layout.entries, gradients, strict=True))
+        self._sparse = [index for index, (entry, g) in enumerate(pairs) if stays_rows(g, entry.size)]
+        rows = [part for index in self._sparse for part in (gradients[index].indices, gradients[index].values)]
+        dense = [pair for index, pair in enumerate(pairs) if index not in self._sparse]
+        return [self._join(dense), _stack(loss, counts), *state, *rows]
 
     def _inference(self, rows: Any, state: list[Any], inputs: Any, targets: Any) -> list[Any]:
         loss, counts, _ = self._forward(self._split(rows), state, inputs, targets, training=False)
@@ -224,13 +240,21 @@ class KerasStep:
             variables.append(tf.reshape(flat[: entry.size] if entry.size % self._row else flat, entry.shape))
         return variables
 
-    def _join(self, gradients: list[Any]) -> Any:
+    def _whole(self, dense: np.ndarray, values: list[np.ndarray]) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+        """The whole gradient, and which of its rows are not zero."""
+        if self._rows is None:
+            self._rows = RowGradient(self.layout, self._sparse)
+        touched = zip(values[::2], values[1::2], strict=True)
+        self._rows.update(dense, dict(zip(self._sparse, touched, strict=True)))
+        return self._rows.vector, dict(self._rows.rows)
+
+    def _join(self, gradients: list[tuple[Entry, Any]]) -> Any:
         parts = []
-        for entry, gradient in zip(self.layout.entries, gradients, strict=True):
+        for entry, gradient in gradients:
             parts.append(tf.reshape(tf.convert_to_tensor(gradient), [-1]))
             if entry.size % self._row:
                 parts.append(tf.zeros([self._row - entry.size % self._row], self.layout.dtype))
-        return tf.concat(parts, 0)
+        return tf.concat(parts, 0) if parts else tf.zeros([0], self.layout.dtype)
 
 
 def all_finite(vector: np.ndarray) -> bool:

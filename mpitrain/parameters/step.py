@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +37,8 @@ class StepResult:
         sums: float64, ``[loss x weight, weight, samples, metric sums ...]``; they add up over ranks.
         state: float64, the model's float state after this batch (batch normalization's averages), or empty.
         finite: whether loss and gradient hold neither NaN nor infinity.
+        rows: index of a variable in the layout → int64, ascending: the only rows of its gradient that are not zero, as
+            an embedding's; of the others nothing is known.
     """
 
     gradient: np.ndarray
@@ -44,6 +46,7 @@ class StepResult:
     sums: np.ndarray
     state: np.ndarray = field(default_factory=lambda: np.empty(0))
     finite: bool = True
+    rows: Mapping[int, np.ndarray] = field(default_factory=dict)
 
 
 class GradientStep(Protocol):

@@ -73,6 +73,13 @@ CASES = [
     Case("ps-async-both", "ps-async", 7, servers=3, steps=43, jitter=0.004, transport="both", nodes=2),
     Case("ps-sync-backup-both", "ps-sync", 6, servers=2, backups=1, slow={2: 0.02}, transport="both", nodes=2),
     Case("ps-sync-bad-both", "ps-sync", 5, servers=2, max_bad=3, poison={3: (4, 9)}, transport="both", nodes=2),
+    # Gradients of which few rows are not zero, moved whole, or as rows in each way.
+    Case("ps-sync-rows-whole", "ps-sync", 3, servers=1, rows=False),
+    *(
+        Case(f"ps-sync-rows-{k}-{transport}", "ps-sync", k + 2, servers=k, rows=True, transport=transport, nodes=nodes)
+        for k in (1, 3)
+        for transport, nodes in (("mpi", 1), ("shared", 1), ("both", 2))
+    ),
     Case("ps-async-mpi", "ps-async", 6, servers=2, steps=43, jitter=0.004, transport="mpi"),
     Case("ps-async-bound-mpi", "ps-async", 4, servers=1, bound=1, steps=40, jitter=0.004, transport="mpi"),
     Case("ps-async-bad-mpi", "ps-async", 5, servers=2, max_bad=3, steps=40, poison={3: (4, 6)}, transport="mpi"),

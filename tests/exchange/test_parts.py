@@ -94,6 +94,8 @@ NUMBER = st.floats(allow_nan=False)
 SUMS, STATE, WORKERS = 4, 3, 4
 TICKET = st.builds(Ticket, COUNT, COUNT, COUNT, COUNT)
 PAIRS = st.lists(st.tuples(RANK, COUNT), max_size=WORKERS)
+VARIABLES = 4
+ROWS = st.lists(st.tuples(COUNT, COUNT), max_size=VARIABLES)
 CULPRIT = st.tuples(st.integers(-1, 5000), st.integers(-1, 2**53))
 
 
@@ -107,7 +109,7 @@ EMPTY = st.builds(np.empty, st.just(0))
 HEAD = (COUNT, st.sampled_from(Action), COUNT, st.booleans(), st.integers(-1, 5000), NUMBER)
 MESSAGES = st.one_of(
     st.builds(Ready, RANK, st.booleans()),
-    st.builds(Push, RANK, COUNT, COUNT, NUMBER, *[st.booleans()] * 3, EMPTY | vector(SUMS + STATE)),
+    st.builds(Push, RANK, COUNT, COUNT, NUMBER, *[st.booleans()] * 3, EMPTY | vector(SUMS + STATE), ROWS),
     st.builds(Over),
     st.builds(Held, RANK, RANK, COUNT, st.booleans()),
     st.builds(
@@ -136,7 +138,7 @@ def plainly(value: object) -> object:
 
 @given(MESSAGES)
 def test_messages_travel_unchanged(message: object) -> None:
-    codec = Codec(WORKERS, SUMS, STATE)
+    codec = Codec(WORKERS, SUMS, STATE, VARIABLES)
     sent = codec.encode(message)  # type: ignore[arg-type]
     assert sent.dtype == np.float64
     assert sent.size <= codec.length

@@ -23,7 +23,7 @@ from mpitrain.exchange.servers.server import Server
 from mpitrain.exchange.tickets import TicketBook
 from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
 from mpitrain.training.loop import train
-from tests.support.numpy_step import Samples, SoftmaxStep
+from tests.support.numpy_step import RowStep, Samples, SoftmaxStep
 
 SAMPLES = 211
 
@@ -56,6 +56,8 @@ class Case:
     allreduce: str = "mpi"
     owners: bool = False
     wire: str = "float32"
+    rows: bool | None = None
+    """Whether gradients have few rows that are not zero, and whether the steps tell which."""
     nodes: int = 1
     """Over how many nodes the run shall believe servers and workers to be dealt out, with transport ``both``."""
     max_count: int | None = None
@@ -113,7 +115,10 @@ def note_versions(server: Server, versions: list[np.ndarray]) -> None:
 
 def _run_case(case: Case, world: World) -> dict[str, Any]:
     roles = assign(case.mode, world.size, case.servers)
-    step = SoftmaxStep(case.slow.get(world.rank, 0.0), case.jitter, seed=world.rank, undivided=case.undivided)
+    make = SoftmaxStep if case.rows is None else RowStep
+    step = make(case.slow.get(world.rank, 0.0), case.jitter, seed=world.rank, undivided=case.undivided)
+    if isinstance(step, RowStep):
+        step.tells = bool(case.rows)
     step.poison = set(case.poison.get(world.rank, ()))
     samples = Samples(case.samples)
     size = case.batch * case.policy.parts

@@ -73,6 +73,24 @@ class SoftmaxStep:
         return p, float(loss), int((z.argmax(axis=1) == y).sum())
 
 
+class RowStep(SoftmaxStep):
+    """Sees two features of each batch, as if the hidden layer were an embedding: of its gradient two rows are not zero.
+
+    ``tells`` says whether the step's results tell which.
+    """
+
+    tells = True
+
+    def run(self, parameters: np.ndarray, batch: Batch, on_ready: OnReady | None = None) -> StepResult:
+        seen = np.random.default_rng(int(1e6 * abs(float(batch.inputs[0, 0])))).permutation(FEATURES)[:2]
+        inputs = np.zeros_like(batch.inputs)
+        inputs[:, seen] = batch.inputs[:, seen]
+        result = super().run(parameters, Batch(inputs, batch.targets), on_ready)
+        if self.tells:
+            result.rows = {0: np.sort(seen).astype(np.int64)}
+        return result
+
+
 class Samples:
     """Labelled points, whose order in an epoch is a fixed permutation, shifted by the epoch."""
 

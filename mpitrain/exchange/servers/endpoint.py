@@ -7,7 +7,7 @@ while its process sleeps, so a rank with a send under way keeps testing it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -45,16 +45,23 @@ class Endpoint:
         self,
         rank: int,
         message: Message,
-        data: np.ndarray | None = None,
+        data: Sequence[np.ndarray] = (),
         sent: Callable[[], None] | None = None,
     ) -> None:
-        """Start sending; ``data`` must stay as it is until ``sent`` is called (from a later call of this object)."""
+        """Start sending; ``data`` must stay as it is until ``sent`` is called (from a later call of this object).
+
+        Args:
+            rank: the receiver.
+            message: goes first.
+            data: contiguous arrays, each of which the receiver must take by a ``receive_slice`` of its own.
+            sent: called when all has left.
+        """
         vector = self._codec.encode(message)
         requests = [self._comm.Isend(vector, rank, _HEADER)]
         self.traffic.headers += vector.nbytes
-        if data is not None:
-            requests += [self._comm.Isend(part, rank, _SLICE) for part in self._parts(data)]
-            self.traffic.data += data.nbytes
+        for array in data:
+            requests += [self._comm.Isend(part, rank, _SLICE) for part in self._parts(array)]
+            self.traffic.data += array.nbytes
         self._bells.ring(rank)
         self._sending.append((requests, (vector, data), sent))
 
@@ -76,7 +83,7 @@ class Endpoint:
             return self._take(rank)
 
     def receive_slice(self, rank: int, out: np.ndarray) -> None:
-        """Take the slice that travels beside the message just received from ``rank``."""
+        """Take the next array that travels beside the message just received from ``rank``."""
         with waiting("receiving a slice", now.step, (self._world.origin[rank],)):
             for part in self._parts(out):
                 self._comm.Recv(part, rank, _SLICE)
@@ -112,4 +119,5 @@ class Endpoint:
                     sent()
 
     def _parts(self, data: np.ndarray) -> list[np.ndarray]:
-        return [data[low : low + MAX_COUNT] for low in range(0, data.size, MAX_COUNT)]
+        flat = data.reshape(-1)
+        return [flat[low : low + MAX_COUNT] for low in range(0, flat.size, MAX_COUNT)]

@@ -15,6 +15,7 @@ from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.endpoint import Endpoint
 from mpitrain.exchange.servers.messages import Action, Answer, Codec, Held, Over, Push, Ready
+from mpitrain.exchange.servers.rows import RowBuffer, chosen, values_of, width_of, without
 from mpitrain.exchange.servers.server import Outgoing, Server
 from mpitrain.exchange.servers.slots import SharedSlots, Slots, TravellingSlots
 from mpitrain.exchange.servers.tally import Tally
@@ -54,13 +55,19 @@ class WorkerExchange:
         self._world, self._plan, self._on_cut = world, plan, on_cut
         self._servers = roles.servers
         self._shards = dict(zip(roles.servers, shards, strict=True))
-        codec = Codec(len(roles.workers), plan.sums, plan.state)
+        codec = Codec(len(roles.workers), plan.sums, plan.state, len(layout.entries))
         self._link = Endpoint(world, roles.servers, codec)
         self._ticket: Ticket | None = None
         self._version = -1
         self._over = False
-        self._memory = memory
+        self._layout, self._memory = layout, memory
         self._near = memory.servers if memory else frozenset[int]()
+        self._written: dict[int, RowBuffer] = {}
+        """By server of this node: this rank's gradient for it."""
+        if memory:
+            for server in self._near:
+                shard = self._shards[server]
+                self._written[server] = RowBuffer(memory.gradients[world.rank][shard], shard, layout)
         self._direct = self._near == set(roles.servers)
         """Whether all parameters are read where the servers wrote them; else this rank has a vector of its own."""
         self.parameters = memory.slots[0] if memory and self._direct else aligned_zeros(layout.size, layout.dtype)
@@ -97,19 +104,28 @@ class WorkerExchange:
         for server in self._servers:
             first = server == self._servers[0] and not over
             push.tail = np.concatenate((result.sums, result.state)) if first else np.empty(0)
-            self._link.send(server, push, self._slice(result.gradient, server) if push.carries_gradient else None)
+            self._link.send(server, push, self._slice(result, server, push) if push.carries_gradient else ())
         self.spent.exchange += self._watch.lap()
         return self._await()
 
-    def _slice(self, gradient: np.ndarray, server: int) -> np.ndarray | None:
+    def _slice(self, result: StepResult, server: int, push: Push) -> list[np.ndarray]:
         """What travels of a gradient; nothing where its server reads it in the node's memory."""
-        shard = self._shards[server]
-        if self._memory is None or server not in self._near:
-            return gradient[shard]
-        mine = self._memory.gradients[self._world.rank][shard]
-        mine[:] = gradient[shard]
-        self.traffic.data += mine.nbytes
-        return None
+        gradient, shard, entries = result.gradient, self._shards[server], self._layout.entries
+        rows = chosen(result.rows, shard, self._layout)
+        values = {index: values_of(gradient, entries[index], own) for index, own in rows.items()}
+        if server not in self._near:
+            push.rows = [(index, len(own)) for index, own in rows.items()]
+            dense = [gradient[part] for part in without(shard, [entries[index] for index in rows])]
+            return dense + [array for index in rows for array in (rows[index], values[index])]
+        mine = self._written[server]
+        for part in mine.dense(rows):
+            mine.part(part)[:] = gradient[part]
+            self.traffic.data += gradient[part].nbytes
+        for index, own in rows.items():
+            mine.put(index, own, values[index])
+            self.traffic.data += own.nbytes + values[index].nbytes
+        push.rows = []
+        return []
 
     def portion(self) -> None:
         """Servers hold what a checkpoint keeps."""
@@ -193,6 +209,7 @@ class ServerLoop:
         world: all ranks of the run.
         roles: who serves and who works.
         shards: the slice of each server, in the order of ``roles.servers``.
+        layout: of the parameter vector.
         parameters: the initial vector, shape ``(layout.size,)``; only this server's shard is read.
         optimizer: of the shard.
         policy: how gradients become updates.
@@ -208,6 +225,7 @@ class ServerLoop:
         world: World,
         roles: Roles,
         shards: list[slice],
+        layout: Layout,
         parameters: np.ndarray,
         optimizer: SliceOptimizer,
         policy: Policy,
@@ -218,13 +236,15 @@ class ServerLoop:
     ) -> None:
         me = roles.servers.index(world.rank)
         mine, initial = shards[me], parameters[shards[me]]
+        self._layout = layout
         self._world, self._on_cut, self._plan, self._decider = world, on_cut, plan, decider
         self._part = mine
         near = memory.gradients if memory else {}
         self._far = frozenset(roles.workers) - near.keys()
-        self._gradients = {
-            w: aligned_zeros(initial.size, initial.dtype) if w in self._far else near[w][mine] for w in roles.workers
+        self._received = {
+            w: RowBuffer(aligned_zeros(initial.size, initial.dtype), mine, layout) for w in sorted(self._far)
         }
+        gradients = {w: self._received[w].vector if w in self._far else near[w][mine] for w in roles.workers}
         slots: Slots
         if memory and near:
             slots = SharedSlots(memory.slots, mine, near, lambda: self._link.progress())
@@ -234,9 +254,9 @@ class ServerLoop:
         slots[0][:] = initial
         rules = policy, plan.undivided, decider
         version = 0 if plan.totals is None else plan.totals.version
-        self.server = Server(world.rank, roles.servers, self._gradients, slots, optimizer, *rules, version=version)
+        self.server = Server(world.rank, roles.servers, gradients, slots, optimizer, *rules, version=version)
         others = roles.servers[1:] if me == 0 else roles.servers[:1]
-        codec = Codec(len(roles.workers), plan.sums, plan.state)
+        codec = Codec(len(roles.workers), plan.sums, plan.state, len(layout.entries))
         self._link = Endpoint(world, (*others, *roles.workers), codec)
 
     @property
@@ -266,7 +286,7 @@ class ServerLoop:
             now.work("serving", server.version)
             now.stage = Stage.RUN
             if isinstance(message, Push) and message.carries_gradient and message.worker in self._far:
-                link.receive_slice(rank, self._gradients[message.worker])
+                self._receive(rank, message)
             if isinstance(message, Ready | Push | Held) and self._plan.stopping():
                 message.stop = True
             if self._plan.due() and self._decider:
@@ -282,6 +302,18 @@ class ServerLoop:
                 why = _CUTS[server.reached]
                 if self._on_cut(server.version, why) or why is not Cut.ON_THE_WAY:
                     return
+
+    def _receive(self, rank: int, push: Push) -> None:
+        """Take the gradient that travels beside ``push``."""
+        buffer = self._received[push.worker]
+        for part in buffer.dense(index for index, _ in push.rows):
+            self._link.receive_slice(rank, buffer.part(part))
+        for index, count in push.rows:
+            rows = np.empty(count, np.int64)
+            values = np.empty((count, width_of(self._layout.entries[index])), self._layout.dtype)
+            self._link.receive_slice(rank, rows)
+            self._link.receive_slice(rank, values)
+            buffer.put(index, rows, values)
 
     def portion(self) -> Portion:
         """See ``Exchange.portion``: this server's shard."""
@@ -300,4 +332,4 @@ class ServerLoop:
             self._link.send(out.rank, out.message)
         else:
             release = partial(self.server.released, out.slot)
-            self._link.send(out.rank, out.message, self.server.slot(out.slot), release)
+            self._link.send(out.rank, out.message, [self.server.slot(out.slot)], release)
