@@ -19,7 +19,7 @@ install_debian_packages() {
     command -v g++ >/dev/null || missing+=(g++)
     command -v make >/dev/null || missing+=(make)
     # With libpmix-dev Debian's srun can start Open MPI: it looks for the library by the name that only this package has.
-    for package in openssh-server slurm-wlm munge libpmix-dev iproute2; do
+    for package in openssh-server slurm-wlm munge libpmix-dev iproute2 openmpi-bin libopenmpi3; do
         dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
     done
     find_python || missing+=(python3-venv)
@@ -60,6 +60,7 @@ trap 'rm -f "$output"; [ -z "$builder" ] || kill -- "-$builder" 2>/dev/null || t
 build_horovod_meanwhile
 # A second MPI for the tests of hostfiles and Slurm.
 set_up_beside mpich mpich
+[ "$(id -u)" != 0 ] || set_up_beside debian
 # Where nothing reaches it, the tests that need all of MNIST say so.
 if fetched=$("$venv/bin/python" -m mpitrain data fetch); then say "MNIST is in $(tail -n 1 <<<"$fetched")"; fi
 lint

