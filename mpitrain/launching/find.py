@@ -103,3 +103,18 @@ def _candidates(library: Library, path: str) -> Iterator[str]:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
+
+
+def main() -> int:
+    """For the batch scripts: the form of this Python's MPI, and on a second line the path of its launcher, if any."""
+    library = Library.loaded()
+    try:
+        launcher = find_launcher(library).path
+    except InputError:
+        launcher = ""
+    sys.stdout.write(f"{library.form}\n{launcher}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

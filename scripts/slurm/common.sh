@@ -22,17 +22,13 @@ find_python() {
 
 # How that Python's MPI is started, in `start`. START_WITH=srun or START_WITH=mpirun before sbatch decides it.
 find_start() {
-    local library wiring launcher
-    library=$("$python" -c '
-import mpi4py
-mpi4py.rc.initialize = False
-from mpi4py import MPI
-print(MPI.Get_library_version().splitlines()[0].split(",")[0])') ||
-        die "$python cannot load mpi4py and an MPI: see above"
+    local found form wiring launcher
+    found=$("$python" -m mpitrain.launching.find) || die "$python cannot load mpitrain, mpi4py and an MPI: see above"
+    { read -r form && read -r launcher; } <<<"$found" || true
     # A way of wiring up that the library does not speak would start each task as an MPI world of its own.
-    case $library in
-        "Open MPI"*) wiring=pmix launcher=mpirun ;;
-        *) wiring=pmi2 launcher=mpiexec ;;
+    case $form in
+        openmpi) wiring=pmix ;;
+        *) wiring=pmi2 ;;
     esac
     # `srun --mpi=list` also names what cannot be loaded, so an empty step on all nodes tries it.
     if [ -z "${START_WITH:-}" ] && srun --mpi="$wiring" true 2>/dev/null; then
@@ -46,9 +42,8 @@ print(MPI.Get_library_version().splitlines()[0].split(",")[0])') ||
         start=(srun --mpi="$wiring" --kill-on-bad-exit=0 --wait=30)
         return
     fi
-    # It reads the nodes and the number of tasks from Slurm. It stands beside the Python where both came from PyPI.
-    launcher=$(PATH=$(dirname "$python"):$PATH command -v "$launcher") ||
-        die "srun --mpi=$wiring does not work here, and no $launcher is on PATH to start $library"
+    [ -n "$launcher" ] || die "srun --mpi=$wiring does not work here, and no launcher of this Python's MPI is found"
+    # It reads the nodes and the number of tasks from Slurm.
     start=("$launcher")
     if [ "$wiring" = pmix ]; then
         if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
