@@ -1,13 +1,14 @@
 #!/bin/bash
 # The long proofs, whose tables stand in docs/. Each part can be run alone:
 #
-#     scripts/test-long.sh [accuracy] [speed] [startup] [faults] [soak]
+#     scripts/test-long.sh [accuracy] [speed] [startup] [faults] [kills] [soak]
 #
 # accuracy  three seeds, three modes, four trainings to full accuracy: about an hour on two cores
 # speed     one process against Keras, all-reduce against no exchange and on hosts of 1 Gbit/s, Horovod and other peers:
 #           more than an hour
 # startup   seconds from mpirun to the first step, for each model
 # faults    every fault at every rank, in every mode, at every moment: about half an hour
+# kills     SIGKILL to a whole job at 100 random moments in each mode, and going on from what is left: 10 minutes
 # soak      200 short trainings in a row, modes and numbers of ranks at random: about a quarter of an hour
 set -euo pipefail
 
@@ -40,14 +41,16 @@ startup() { python -m benchmarks.startup; }
 
 faults() { python -m benchmarks.faults; }
 
+kills() { python -m benchmarks.kills; }
+
 soak() { python -m benchmarks.soak --runs 200; }
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(faults soak speed startup accuracy)
+[ $# -gt 0 ] || parts=(faults kills soak speed startup accuracy)
 for part in "${parts[@]}"; do
     case $part in
-        accuracy | speed | startup | faults | soak) ;;
-        *) die "there is no part '$part': accuracy, speed, startup, faults and soak are there" ;;
+        accuracy | speed | startup | faults | kills | soak) ;;
+        *) die "there is no part '$part': accuracy, speed, startup, faults, kills and soak are there" ;;
     esac
 done
 for part in "${parts[@]}"; do

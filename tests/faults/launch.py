@@ -22,7 +22,9 @@ from tests.support.mpi import environment, mpirun
 HUNG = 60.0
 """Seconds after which a job is killed."""
 
-_TOKEN = "FAULTS_TOKEN"
+TOKEN = "FAULTS_TOKEN"
+"""An environment variable, by whose value the processes of a job are found."""
+
 _SETTLED = 1.0  # seconds in which the kernel takes away what has ended
 
 
@@ -80,17 +82,17 @@ def train(
             *more,
         ]
         program = ["-m", "tests.faults.program", fault, moment, str(rank), str(folder), f"{seconds}", *options]
-        env = environment({"TMPDIR": str(private), _TOKEN: token, "PYTHONUNBUFFERED": "1", **(extra or {})})
+        env = environment({"TMPDIR": str(private), TOKEN: token, "PYTHONUNBUFFERED": "1", **(extra or {})})
         with (folder / "err").open("wb") as err, (folder / "out").open("wb") as out:
             command = [mpirun(), "-np", str(RANKS), sys.executable, *program]
             job = subprocess.Popen(
                 command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
         code, stuck = _ended(job, hung, token)
-        gone = _until(lambda: not _alive(token), _SETTLED)
+        gone = _until(lambda: not alive(token), _SETTLED)
         ended = time.time()
-        left = [f"process {pid}" for pid in _alive(token)] if not gone else []
-        for pid in _alive(token):
+        left = [f"process {pid}" for pid in alive(token)] if not gone else []
+        for pid in alive(token):
             os.kill(pid, signal.SIGKILL)
         left += [f"in the temporary folder: {path.relative_to(private)}" for path in private.rglob("*")]
         shared = {name for note in folder.glob("shm.*") for name in note.read_text().split()}
@@ -143,7 +145,7 @@ def _ended(job: subprocess.Popen[bytes], hung: float, token: str) -> tuple[int |
     try:
         return job.wait(hung), ""
     except subprocess.TimeoutExpired:
-        stuck = "".join(f"--- stuck: {_describe(pid)}\n" for pid in [job.pid, *_alive(token)])
+        stuck = "".join(f"--- stuck: {_describe(pid)}\n" for pid in [job.pid, *alive(token)])
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
         return None, stuck
@@ -157,10 +159,10 @@ def _describe(pid: int) -> str:
     return ", ".join(told)
 
 
-def _alive(token: str) -> list[int]:
+def alive(token: str) -> list[int]:
     """Processes with the token in their environment, which all of a job's inherit."""
     found = []
-    mark = f"{_TOKEN}={token}".encode()
+    mark = f"{TOKEN}={token}".encode()
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
