@@ -16,7 +16,7 @@ from mpitrain.cluster.waiting import Stage, now, waiting
 from mpitrain.cluster.watchdog import Watchdog
 from mpitrain.cluster.world import World
 
-_joined = False
+_joined: MPI.Comm | None = None  # of all ranks whose watchdogs know each other
 
 
 def start_mpi(stall_timeout: float = STALL_TIMEOUT, start_timeout: float = START_TIMEOUT) -> World:
@@ -48,9 +48,9 @@ def start_mpi(stall_timeout: float = STALL_TIMEOUT, start_timeout: float = START
     now.stage = Stage.CONNECT
     world = World.of(MPI.COMM_WORLD)
     global _joined
-    if not _joined:
+    if _joined is None:
         _join(dog, world, start_timeout)
-        _joined = True
+        _joined = world.comm.Dup()
     dog.hint = ""
     now.stage = Stage.START
     return world
@@ -94,5 +94,5 @@ def stop_mpi() -> None:
         with waiting("MPI_Finalize", now.step):
             # Before a rank falls silent in there the others must know that it is not the user's script that works on.
             watchdog.announce()
-            finalize()
+            finalize(_joined)
         watchdog.stop()
