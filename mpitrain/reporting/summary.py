@@ -254,7 +254,13 @@ def _saved(saved: Saved) -> str:
         number = show.plural(saved.checkpoints, "checkpoint")
         paused = show.seconds(saved.pause_seconds)
         told.append(f"{number} of {show.size(saved.nbytes)}, for which training paused {paused} s")
-    return "; ".join(told + [f"step {each.step:,} could not be saved ({each.reason})" for each in saved.failed])
+    steps: dict[str, list[str]] = {}
+    for each in saved.failed:
+        steps.setdefault(each.reason, []).append(f"{each.step:,}")
+    for reason, those in steps.items():
+        many = f"{', '.join(those[:-1])} and {those[-1]}" if len(those) > 1 else those[0]
+        told.append(f"step{'s' * (len(those) > 1)} {many} could not be saved ({reason})")
+    return "; ".join(told)
 
 
 def _bytes(sent: BytesPerUpdate) -> str:

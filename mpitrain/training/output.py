@@ -25,7 +25,7 @@ from mpitrain.cluster.world import World
 from mpitrain.config import RunConfig
 from mpitrain.errors import ExitCode
 from mpitrain.exchange.tickets import TicketBook
-from mpitrain.reporting.files import write_whole
+from mpitrain.reporting.files import write_whole, writing
 from mpitrain.reporting.progress import Progress, Silent, make_progress
 from mpitrain.reporting.rundir import write_config
 from mpitrain.reporting.stream import say
@@ -220,7 +220,17 @@ class Output:
         with phase(world, "writing the model"):
             if self.run_dir is not None:
                 assert content is not None
+                self._restore_folder()
                 write_whole(self.run_dir / "model.keras", content)
+
+    def _restore_folder(self) -> None:
+        """What was trained is not lost where somebody has removed the run directory meanwhile."""
+        if not self.path.exists():
+            with writing(self.path):
+                self.path.mkdir(parents=True)
+            _tell(
+                f"warning: {self.path} was removed while the run wrote to it: it is made anew for the model and summary"
+            )
 
     def report(self, progress: Progress, outcome: Outcome, run_dir: Path | None) -> None:
         """Write the summary to ``run_dir`` (on the keeper), and print it on the rank that speaks."""

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.matrix import RANKS, SERVERS, STALL, START, STEPS, VARIANTS, Cell
+from mpitrain.checkpoints.find import AUTO, find
+from tests.faults.matrix import RANKS, SAVED, SERVERS, STALL, START, STEPS, VARIANTS, Cell
 from tests.support.mpi import environment, mpirun
 
 HUNG = 60.0
@@ -39,6 +40,7 @@ class Seen:
         summary: of the run; empty where there is none.
         model: the parameters in the end.
         left: processes and files that outlived the job.
+        saved: the step of the newest whole checkpoint; 0 for none.
     """
 
     code: int | None
@@ -47,6 +49,7 @@ class Seen:
     summary: Mapping[str, Any]
     model: bytes
     left: tuple[str, ...]
+    saved: int = 0
 
 
 def suffer(cell: Cell) -> Seen:
@@ -79,6 +82,7 @@ def train(
             f"{START:g}",
             "--run-dir",
             str(folder / "run"),
+            *(("--checkpoint-every", str(SAVED)) if moment == "checkpoint" else ()),
             *more,
         ]
         program = ["-m", "tests.faults.program", fault, moment, str(rank), str(folder), f"{seconds}", *options]
@@ -105,6 +109,7 @@ def train(
             json.loads(told.read_text()) if told.exists() else {},
             model.read_bytes() if model.exists() else b"",
             tuple(left),
+            found.manifest.step if (found := find(AUTO, str(folder / "run"), lambda _: None)) else 0,
         )
 
 
@@ -136,6 +141,7 @@ def judge(cell: Cell, seen: Seen) -> list[str]:
     # What a launcher ends has a last line on each rank.
     spoken = [line for line in lines if line.startswith("mpitrain: error: ") and " was ended " not in line]
     must(len(spoken) <= 1, "several ranks spoke")
+    must(cell.moment != "checkpoint" or seen.saved >= SAVED, f"step {seen.saved} is what is saved")
     must(not seen.left, f"left behind: {', '.join(seen.left)}")
     return wrong
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mpitrain.errors import ExitCode
 from tests.faults.program import AT_STEP, AT_VERSION
 
-RANKS, SERVERS, STEPS = 4, 2, 20
+RANKS, SERVERS, STEPS, SAVED = 4, 2, 20, 5
 STALL, START = 5.0, 10.0
 """Seconds given as ``--stall-timeout`` and ``--start-timeout``."""
 
@@ -38,6 +38,7 @@ MOMENTS = {
     "start": "making the model or the optimizer",
     "step": "in a step",
     "evaluation": "in an evaluation",
+    "checkpoint": "while a checkpoint is written",
     "saving": "saving the model",
     "after": "after the run",
     "finalize": "in `MPI_Finalize`",
@@ -159,9 +160,12 @@ class Cell:
             words.append("mpitrain: warning: ")
         in_step = self.mode == "ps-sync" or self.mode.startswith("allreduce")
         at_step = AT_STEP // LOCAL_STEPS if self.mode == "allreduce-local" else AT_STEP
-        step = {"step": at_step if in_step else None, "evaluation": AT_VERSION}.get(self.moment)
+        at = {"step": at_step if in_step else None, "evaluation": AT_VERSION, "checkpoint": AT_VERSION}
+        step = at.get(self.moment)
         if step is not None and self.fault not in PASSING:
             words.append(f"at step {step}")
+        if self.moment == "checkpoint" and self.fault not in PASSING:
+            words.append("is saved: ")
         return words
 
 

@@ -25,6 +25,7 @@ from mpitrain.cluster import job, watchdog
 from mpitrain.cluster.launcher import read_launch
 from mpitrain.parameters.step import Batch, OnReady, StepResult
 from mpitrain.training import output, run
+from mpitrain.training.saving import Saver
 from mpitrain.training.trainer import Trainer
 from tests.support import numpy_job
 
@@ -125,6 +126,17 @@ class Fault:
 
         setattr(owner, name, followed)
 
+    def while_saving(self) -> None:
+        """Let the fault come when a rank's slice of the second checkpoint has gone to its thread."""
+        plain = Saver.save
+
+        def followed(saver: Saver, version: int, *args: Any) -> None:
+            plain(saver, version, *args)
+            if version == AT_VERSION:
+                self.at("checkpoint")
+
+        Saver.save = followed  # type: ignore[method-assign]
+
 
 class Step(numpy_job.PixelStep):
     def __init__(self, fault: Fault) -> None:
@@ -185,6 +197,7 @@ def main(name: str, moment: str, rank: int, folder: Path, seconds: float, option
     if serves:
         on_a_server(fault)
     fault.before(output.Output, "save", "saving")
+    fault.while_saving()
     fault.after(Trainer, "fit", "after")
     fault.before(job, "finalize", "finalize")
     if os.environ.get("FAULTS_NO_JUDGEMENT"):

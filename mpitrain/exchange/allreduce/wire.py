@@ -6,10 +6,10 @@ rank has the same bits.
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
-NARROW = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+NARROW = ("float16", "bfloat16")
+"""Names of the types that are shorter than a gradient's."""
 
 
 class WireOverflowError(Exception):
@@ -20,13 +20,13 @@ class Wire:
     """Turns elements into what travels.
 
     Args:
-        name: ``float32`` for elements as they are, or a key of ``NARROW``.
+        name: ``float32`` for elements as they are, or one of ``NARROW``.
         dtype: of the vectors.
     """
 
     def __init__(self, name: str, dtype: np.dtype) -> None:
         self.name, self.narrow = name, name in NARROW
-        self.dtype = NARROW.get(name, dtype)
+        self.dtype = _narrow(name) if self.narrow else dtype
         self._halves = Halves() if name == "float16" and dtype == np.float32 else None
 
     def encode(self, values: np.ndarray, out: np.ndarray) -> None:
@@ -47,6 +47,14 @@ class Wire:
     def bare(self, codes: np.ndarray) -> np.ndarray:
         """The same memory in a type that MPI knows."""
         return codes.view(np.uint16) if self.narrow else codes
+
+
+def _narrow(name: str) -> np.dtype:
+    if name == "float16":
+        return np.dtype(np.float16)
+    import ml_dtypes  # half a second of a core, which few need
+
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 class Halves:
