@@ -1,6 +1,6 @@
 """``python -m tests.checkpoints.refusing FOLDER``: runs whose files meet with an accident after the first save.
 
-They save every sixth update, of which there are 24. ``FOLDER/NAME.saved`` has what each run's summary says of saves.
+They save every twelfth update, of which there are 48. ``FOLDER/NAME.saved`` has what each run's summary says of saves.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from mpitrain.reporting.files import write_json
 from mpitrain.training.trainer import Trainer
 from tests.support import numpy_job
 
-STEPS, EVERY = 24, 6
-_PATIENCE = 2.0  # seconds in each step for the first checkpoint to become whole: between steps it moves on
+STEPS, EVERY = 48, 12
+_PATIENCE = 0.1  # seconds in each step for the first checkpoint to become whole: between steps it moves on
 
 
 def _mount(folder: Path, *options: str) -> None:

@@ -46,11 +46,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 @pytest.mark.parametrize(
     ("name", "reason", "failed", "kept"),
     [
-        ("full", "No space left on device", [12, 18], [6, 24]),
-        ("read-only", "Read-only file system", [12, 18, 24], [6]),
-        ("no checkpoints", "", [], [12, 18, 24]),
-        ("no run", "No such file or directory", [12, 18, 24], []),
-        ("no data", "", [], [12, 18, 24]),
+        ("full", "No space left on device", [24, 36], [12, 48]),
+        ("read-only", "Read-only file system", [24, 36, 48], [12]),
+        ("no checkpoints", "", [], [24, 36, 48]),
+        ("no run", "No such file or directory", [24, 36, 48], []),
+        ("no data", "", [], [24, 36, 48]),
     ],
 )
 def test_a_run_goes_on_and_says_what_is_not_saved(
