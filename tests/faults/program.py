@@ -130,12 +130,12 @@ class Fault:
         """Let the fault come when a rank's slice of the second checkpoint has gone to its thread."""
         plain = Saver.save
 
-        def followed(saver: Saver, version: int, *args: Any) -> None:
-            plain(saver, version, *args)
+        def followed(saver: Saver, version: int, *args: Any, **kwargs: Any) -> None:
+            plain(saver, version, *args, **kwargs)
             if version == AT_VERSION:
                 self.at("checkpoint")
 
-        Saver.save = followed  # type: ignore[method-assign]
+        Saver.save = followed  # type: ignore[method-assign, assignment]
 
 
 class Step(numpy_job.PixelStep):
