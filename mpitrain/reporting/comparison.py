@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+from mpitrain.errors import InputError
 from mpitrain.reporting.files import plain, write_json
-from mpitrain.reporting.history import HistoryRecord
-from mpitrain.reporting.summary import BytesPerUpdate, Share, Summary
+from mpitrain.reporting.history import HISTORY, HistoryRecord, read_history
+from mpitrain.reporting.summary import SUMMARY, BytesPerUpdate, Share, Summary
+
+COMPARISON = "comparison.json"
+"""In a comparison's folder from its first run on: what its runs have in common."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,31 @@ class ModeResult:
             staleness=summary.staleness,
             history=history,
         )
+
+    @classmethod
+    def read(cls, run_dir: Path, target_accuracy: float, label: str, seed: int) -> ModeResult | None:
+        """The result of the run that ``run_dir`` holds; None where it is not complete.
+
+        Raises:
+            InputError: its files are not those of a run.
+        """
+        path = run_dir / SUMMARY
+        if not path.exists():
+            return None
+        try:
+            told = json.loads(path.read_bytes())
+            if told["status"] != "complete":
+                return None
+            # NaN and the infinities stand there as words.
+            summary = {name: float(value) if value in ("nan", "inf", "-inf") else value for name, value in told.items()}
+            summary |= {"share": Share(**told["share"]), "bytes_per_update": BytesPerUpdate(**told["bytes_per_update"])}
+            summary["staleness"] = {int(versions): count for versions, count in told["staleness"].items()}
+            history = read_history(run_dir / HISTORY).records
+            return cls.of(SimpleNamespace(**summary), history, target_accuracy, label, seed)  # type: ignore[arg-type]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path} is not a run's summary ({error}): remove {run_dir}, and the run is made anew"
+            ) from None
 
     @property
     def evaluations(self) -> list[HistoryRecord]:

@@ -56,6 +56,7 @@ class HistoryRecord:
     val_accuracy: float | None = None
 
 
+HISTORY = "history.jsonl"
 COLUMNS = tuple(field.name for field in dataclasses.fields(HistoryRecord))
 
 
@@ -77,7 +78,7 @@ class HistoryWriter:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._json_path, self._csv_path = run_dir / "history.jsonl", run_dir / "history.csv"
+        self._json_path, self._csv_path = run_dir / HISTORY, run_dir / "history.csv"
         self._json, self._csv = _open_lines(self._json_path), _open_lines(self._csv_path)
         if not self._csv.tell():
             _write_line(self._csv, self._csv_path, ",".join(COLUMNS))
@@ -170,7 +171,7 @@ def write_history(run_dir: Path, records: Iterable[HistoryRecord]) -> None:
     """
     lines = [_lines(record) for record in records]
     texts = [as_json for as_json, _ in lines], [",".join(COLUMNS), *(as_csv for _, as_csv in lines)]
-    for name, text in zip(("history.jsonl", "history.csv"), texts, strict=True):
+    for name, text in zip((HISTORY, "history.csv"), texts, strict=True):
         write_whole(run_dir / name, "".join(f"{line}\n" for line in text).encode())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from mpitrain.errors import InputError
 from mpitrain.reporting.files import plain, write_json, write_whole, writing
 
-RUN_FILES = ("summary.json", "history.jsonl", "compare.json")
+RUN_FILES = ("summary.json", "history.jsonl", "compare.json", "comparison.json")
 """Files whose presence shows that a directory holds a run."""
 
 

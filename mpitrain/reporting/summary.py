@@ -14,6 +14,9 @@ from mpitrain.reporting.files import write_json
 WIDTH = 100
 
 
+SUMMARY = "summary.json"
+
+
 @dataclass(frozen=True)
 class Share:
     """Where the training clock went, as fractions that add up to 1."""
@@ -160,7 +163,7 @@ class BrokenOff:
 
 def write_summary(run_dir: Path, summary: Summary | BrokenOff, replace: bool = True, durable: bool = True) -> Path:
     """Write ``summary.json`` as :func:`~mpitrain.reporting.files.write_whole` does, and say where it is."""
-    path = run_dir / "summary.json"
+    path = run_dir / SUMMARY
     write_json(path, summary, replace, durable)
     return path
 

@@ -21,6 +21,7 @@ from mpitrain.reporting.plot import plot_comparison, require_matplotlib
 from mpitrain.reporting.standings import verdict
 from mpitrain.reporting.stream import say
 from mpitrain.training.contenders import read_contenders
+from mpitrain.training.continuing import Begun, clear
 from mpitrain.training.delay import Delay
 from mpitrain.training.output import Output, open_progress
 from mpitrain.training.phases import phase, running
@@ -86,7 +87,7 @@ def compare_modes(
     if dry_run:
         return None
     with running():
-        output = Output(world, speaker, config, "compare")
+        output = Output(world, speaker, config, comparison=True)
         with output.accounting():
             comparison = _run_all(world, config, entrants, target_accuracy, seeds, output)
             with phase(world, "writing the comparison"):
@@ -101,16 +102,18 @@ def compare_modes(
 
 
 def _run_all(
-    world: World, config: RunConfig, entrants: Sequence[Entrant], target_accuracy: float, seeds: int, output: Output
+    world: World, given: RunConfig, entrants: Sequence[Entrant], target_accuracy: float, seeds: int, output: Output
 ) -> Comparison:
     """Every entrant with the first seed, then with the next: what changes on the machine meanwhile meets all alike."""
     working = tuple(rank for rank in range(world.size) if any(e.roles.works(rank) for e in entrants))
-    output.store(config.as_dict() | {"mode": None, "run_dir": None})
+    output.store(given.as_dict() | dict.fromkeys(("mode", "run_dir", "resume")))
+    begun = _begun(world, output)
+    # What was measured for the first seed holds for all.
+    config = given if begun is None else given.replace(**begun.choices)
     results: list[ModeResult] = []
     for seed in range(config.seed, config.seed + seeds):
         setup = prepare(world, config.replace(seed=seed), working)
         choose(setup, setup.full_batch)
-        # What was measured for the first seed holds for all.
         config = config.replace(jit="on" if setup.jit else "off")
         if any(not entrant.roles.servers for entrant in entrants):
             choose_sum(setup)
@@ -118,11 +121,43 @@ def _run_all(
             owners = "on" if choice.owners_update else "off"
             config = config.replace(allreduce=choice.backend, shard_optimizer=owners)
         books = books_for(setup, entrants)
+        now = Begun.of(given, books[0].samples_after(books[0].updates), config)
+        with phase(world, "storing what is compared"):
+            if output.run_dir is not None:
+                (begun or now).check(output.run_dir, now)
+                now.write(output.run_dir)
         for entrant, book in zip(entrants, books, strict=True):
             folder = entrant.label if seeds == 1 else f"{entrant.label}/seed-{seed}"
             own = dataclasses.replace(setup, config=entrant.config.replace(seed=seed))
-            results.append(_run(own, output, entrant, book, target_accuracy, folder))
+            result = _complete(world, output, folder, target_accuracy, entrant.label, seed)
+            results.append(result or _run(own, output, entrant, book, target_accuracy, folder))
     return Comparison(config.model, setup.description.dataset, results)
+
+
+def _begun(world: World, output: Output) -> Begun | None:
+    """What an interrupted comparison has left."""
+    found: Begun | None = None
+    with phase(world, "reading what was compared"):
+        if output.run_dir is not None:
+            found = Begun.read(output.run_dir)
+    found = world.share(found, output.keeper, "sharing what was compared")
+    return found
+
+
+def _complete(
+    world: World, output: Output, folder: str, target_accuracy: float, label: str, seed: int
+) -> ModeResult | None:
+    """The result of a run that is complete; of one that was broken off nothing is left."""
+    found: ModeResult | None = None
+    with phase(world, "looking for an earlier run"):
+        if output.run_dir is not None:
+            found = ModeResult.read(output.run_dir / folder, target_accuracy, label, seed)
+            if found is None:
+                clear(output.run_dir / folder)
+            else:
+                say(f"{folder.replace('/', ', ')} is complete")
+    found = world.share(found, output.keeper, "sharing an earlier run")
+    return found
 
 
 def books_for(setup: Setup, entrants: Sequence[Entrant]) -> list[TicketBook]:

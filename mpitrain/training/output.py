@@ -33,7 +33,7 @@ from mpitrain.reporting.summary import BrokenOff, render_summary, write_summary
 from mpitrain.training.phases import phase
 from mpitrain.training.resuming import Earlier
 from mpitrain.training.run import Outcome
-from mpitrain.training.rundirs import RunDirectory, open_run_directory
+from mpitrain.training.rundirs import RunDirectory, open_comparison_directory, open_run_directory
 from mpitrain.training.setup import Description, Setup, transport_of
 
 log = logging.getLogger("mpitrain")
@@ -46,10 +46,11 @@ class Output:
         world: all ranks.
         roles: the keeper writes; the chief has the model.
         config: names the directory.
-        label: stands for the mode in the directory's name.
+        comparison: whether the directory is that of several runs.
     """
 
-    def __init__(self, world: World, roles: Roles, config: RunConfig, label: str | None = None) -> None:
+    def __init__(self, world: World, roles: Roles, config: RunConfig, comparison: bool = False) -> None:
+        self._comparison = comparison
         self._world, self._roles, self._config = world, roles, config
         self.run_dir: Path | None = None
         """On the keeper; None elsewhere."""
@@ -60,7 +61,7 @@ class Output:
         opened: RunDirectory | None = None
         with phase(world, "making the run directory"):
             if world.rank == roles.keeper:
-                opened = open_run_directory(config, label or config.mode, _tell)
+                opened = (open_comparison_directory if comparison else open_run_directory)(config, _tell)
                 self.run_dir, self._lock = opened.path, opened.lock
                 write_whole(self.run_dir / ".token", token.encode())
                 if opened.found is not None:
@@ -89,6 +90,11 @@ class Output:
             os.getpid(),
             roles.describe(),
         )
+
+    @property
+    def keeper(self) -> int:
+        """The rank that has the run directory."""
+        return self._roles.keeper
 
     @property
     def sees(self) -> bool:
@@ -168,6 +174,9 @@ class Output:
 
     def advice(self) -> str:
         """How to go on from the newest whole checkpoint, in a sentence; nothing where none is known of here."""
+        if self._comparison:
+            again = f"the same command with --resume {shlex.quote(str(self.path))}"
+            return f"{again} goes on with the runs that are not complete" if self._sees else ""
         steps = checkpoints_of(self.path).steps() if self._sees else []
         return f"step {steps[-1]} is saved: {resume_by(self.path, self._world.size)}" if steps else ""
 

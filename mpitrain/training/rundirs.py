@@ -10,11 +10,12 @@ from pathlib import Path
 from mpitrain.checkpoints.find import AUTO, Found, checkpoints_of, find, run_of
 from mpitrain.checkpoints.lock import RunLock
 from mpitrain.config import RunConfig
+from mpitrain.errors import InputError
+from mpitrain.reporting.comparison import COMPARISON
 from mpitrain.reporting.files import writing
-from mpitrain.reporting.history import HistoryRecord, read_history, write_history
+from mpitrain.reporting.history import HISTORY, HistoryRecord, read_history, write_history
 from mpitrain.reporting.rundir import check_empty, create_run_directory, try_to_write
-
-HISTORY = "history.jsonl"
+from mpitrain.reporting.summary import SUMMARY
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,11 @@ class RunDirectory:
     history: tuple[HistoryRecord, ...] = ()
 
 
-def open_run_directory(config: RunConfig, label: str, told: Callable[[str], None]) -> RunDirectory:
+def open_run_directory(config: RunConfig, told: Callable[[str], None]) -> RunDirectory:
     """Make a run directory, or take one over at the checkpoint that is asked for.
 
     Args:
         config: says which.
-        label: stands for the mode in the name of a new directory.
         told: hears what a person should know.
 
     Raises:
@@ -48,7 +48,7 @@ def open_run_directory(config: RunConfig, label: str, told: Callable[[str], None
     """
     with ExitStack() as undo:
         if config.resume is None:
-            path = create_run_directory(config.run_dir, label, config.model)
+            path = create_run_directory(config.run_dir, config.mode, config.model)
             lock = _locked(path, undo)
             check_empty(path)
             undo.pop_all()
@@ -58,7 +58,7 @@ def open_run_directory(config: RunConfig, label: str, told: Callable[[str], None
         elsewhere = not (source.exists() and path.exists() and source.samefile(path))
         if elsewhere and config.resume != AUTO:
             found = find(config.resume, config.run_dir, told)
-            create_run_directory(path, label, config.model)
+            create_run_directory(path, config.mode, config.model)
             lock = _locked(path, undo)
             check_empty(path)
         else:
@@ -74,9 +74,44 @@ def open_run_directory(config: RunConfig, label: str, told: Callable[[str], None
         with writing(checkpoints.path):
             checkpoints.clean()
             checkpoints.go_back_to(0 if found is None else found.manifest.step)
-            (path / "summary.json").unlink(missing_ok=True)
+            (path / SUMMARY).unlink(missing_ok=True)
         undo.pop_all()
     return RunDirectory(path, lock, found, history)
+
+
+def open_comparison_directory(config: RunConfig, told: Callable[[str], None]) -> RunDirectory:
+    """Make the directory of a comparison, or take one over.
+
+    Args:
+        config: what the runs have in common; ``resume`` is ``auto``, or the directory.
+        told: hears what a person should know.
+
+    Raises:
+        InputError: it cannot be written, is in use, or holds something else.
+    """
+    with ExitStack() as undo:
+        if config.resume is None:
+            path = create_run_directory(config.run_dir, "compare", config.model)
+            lock = _locked(path, undo)
+            check_empty(path)
+        else:
+            path = run_of(config.resume, config.run_dir) if config.resume == AUTO else Path(config.resume)
+            there = (path / COMPARISON).exists()
+            if not there and config.resume != AUTO:
+                raise InputError(f"{path} holds no comparison to go on with: name one, or start without --resume")
+            with writing(path):
+                path.mkdir(parents=True, exist_ok=True)
+            lock = _locked(path, undo)
+            try_to_write(path)
+            if there:
+                told(f"going on with the comparison in {path}")
+                with writing(path):
+                    (path / SUMMARY).unlink(missing_ok=True)
+            else:
+                check_empty(path)
+                told(f"there is no comparison in {path}: it starts from the beginning")
+        undo.pop_all()
+    return RunDirectory(path, lock)
 
 
 def _locked(path: Path, undo: ExitStack) -> RunLock:
