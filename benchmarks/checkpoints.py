@@ -1,6 +1,6 @@
 """What saving costs: the pace of the cnn with a checkpoint every ten seconds, and the memory of a large model's.
 
-    python -m benchmarks.checkpoints [--repeats 3] [--steps 1500]
+    python -m benchmarks.checkpoints [--repeats 3] [--steps 300]
 
 Runs with and without checkpoints take turns. The large model has a hundred million parameters (``benchmarks.large``):
 it is trained for two updates without saving, with a checkpoint at the end, and for two more that go on from it.
@@ -30,7 +30,7 @@ def main() -> None:
     """Measure, and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1500, help="of the cnn: half a minute and more")
+    parser.add_argument("--steps", type=int, default=300, help="of the cnn: half a minute and more")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mpitrain-checkpoints-", dir="/var/tmp") as folder:
         cost(Path(folder), arguments.repeats, arguments.steps)
