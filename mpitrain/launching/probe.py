@@ -10,6 +10,7 @@ from typing import Any
 
 from mpitrain.cluster import host
 from mpitrain.cluster.cores import visible_cores
+from mpitrain.cluster.networks import interfaces
 from mpitrain.errors import InputError
 
 MARK = "mpitrain-probe "
@@ -49,17 +50,15 @@ class Probe:
 def probe() -> Probe:
     """This host."""
     mpi, fault, free, needs = "", "", 0, 0
-    networks: dict[str, tuple[str, str]] = {}
     try:
         from mpitrain.cluster import shared_memory
         from mpitrain.cluster.mpi_library import Library
-        from mpitrain.cluster.networks import interfaces
 
         library = Library.loaded()
         mpi, free, needs = library.name, shared_memory.room()[1], shared_memory.needed(library, 2)
     except InputError as error:
         fault = str(error)
-        networks = {name: (str(address.ip), str(address.netmask)) for name, address in interfaces().items()}
+    networks = {name: (str(address.ip), str(address.netmask)) for name, address in interfaces().items()}
     return Probe(os.uname().nodename, host.versions(), mpi, fault, len(visible_cores()), free, needs, networks)
 
 

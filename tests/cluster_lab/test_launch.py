@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster_lab.hosts import Lab
 from tests.cluster_lab.slurm import Slurm
-from tests.cluster_lab.test_unlike_hosts import mounted
+from tests.cluster_lab.test_unlike_hosts import mounted, network
 from tests.cluster_lab.trained import Mpi
 from tests.support.mpi import ROOT, Ended
 
@@ -30,6 +30,14 @@ def test_doctor_on_two_hosts(lab: Lab, mpi: Mpi) -> None:
     assert wire["latency"] < 1e-2
     assert wire["bandwidth"] > 1e7
     assert not lab.on("node1", ["sh", "-c", "ls /tmp | grep mpitrain-hosts"]).out
+
+
+def test_of_two_networks_the_one_of_the_hosts_names_is_used(lab: Lab, mpi: Mpi) -> None:
+    with network(lab, "fast0", ["172.18.0.1", "172.18.0.2"]):
+        ended = _launch(lab, mpi, "-np", "3", *DOCTOR, "--json").check()
+    [wire] = json.loads(ended.out)["network"]
+    assert not wire["error"]
+    assert {"openmpi": "--mca btl_tcp_if_include 10.77.0.0/24", "mpich": "-iface eth0"}[mpi.name] in ended.err
 
 
 def test_a_slurm_job(slurm: Slurm, mpi: Mpi) -> None:

@@ -14,6 +14,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.cli.launch import split
 from mpitrain.cluster.mpi_library import Library
+from mpitrain.cluster.networks import interfaces
 from mpitrain.errors import InputError
 from mpitrain.launching import networks
 from mpitrain.launching.command import Launcher, Start, build
@@ -118,6 +119,9 @@ def test_what_a_host_says_of_itself() -> None:
     assert told.host == os.uname().nodename
     assert told.mpi
     assert told.versions["tensorflow"]
+    assert {name: address for name, (address, _) in told.networks.items()} == {
+        name: str(address.ip) for name, address in interfaces().items()
+    }
     assert not any(address.startswith("127.") for address, _ in told.networks.values())
 
 
