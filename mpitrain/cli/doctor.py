@@ -29,7 +29,7 @@ def doctor(
     """
     from mpitrain.cluster.hooks import install_hooks
     from mpitrain.cluster.job import start_mpi, stop_mpi
-    from mpitrain.cluster.launcher import abort_start, read_launch
+    from mpitrain.cluster.launcher import abort_start, read_launch, speaks_first
     from mpitrain.cluster.leaving import leave
     from mpitrain.cluster.mpi_library import Library
     from mpitrain.doctor.examine import examine
@@ -46,8 +46,7 @@ def doctor(
     try:
         world = start_mpi(start_timeout, start_timeout)
     except InputError as wrong:
-        speaks = launch.speaks_for_host if isinstance(wrong, HostError) else launch.speaks
-        if speaks:
+        if speaks_first(launch, wrong):
             findings = judge([mine], [], [str(wrong)])
             say(as_json([mine], findings, []) if json_output else table([mine], findings))
             if isinstance(wrong, HostError):

@@ -11,7 +11,7 @@ from cyclopts import App
 
 from mpitrain.cli.app import make_app
 from mpitrain.cli.arguments import parse, with_stored
-from mpitrain.cluster.launcher import Launch, abort_start, read_launch
+from mpitrain.cluster.launcher import Launch, abort_start, read_launch, speaks_first
 from mpitrain.config import RunConfig
 from mpitrain.errors import HostError, InputError, MpitrainError, complain
 from mpitrain.models import check_name
@@ -32,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _run(app, argv, launch)
     except InputError as wrong:  # no MPI can be loaded
-        return _fail(wrong) if launch.speaks else wrong.exit_code
+        return fail_to_start(wrong, launch)
 
 
 def _run(app: App, argv: Sequence[str], launch: Launch) -> int:
@@ -148,11 +148,10 @@ def _trains(command: Callable[..., Any]) -> bool:
 
 def fail_to_start(error: InputError, launch: Launch) -> int:
     """Print, on one rank, why MPI is not started; returns the exit code."""
-    if not isinstance(error, HostError):
-        return _fail(error) if launch.speaks else error.exit_code
-    if launch.speaks_for_host:
+    if speaks_first(launch, error):
         _fail(error)
-        abort_start(launch, error.exit_code)
+        if isinstance(error, HostError):
+            abort_start(launch, error.exit_code)
     return error.exit_code
 
 

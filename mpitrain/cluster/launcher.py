@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mpitrain.errors import InputError
+from mpitrain.errors import HostError, InputError
 
 _ENVIRONMENT = {
     # launcher's way of wiring processes: (size, rank) variables
@@ -26,6 +27,9 @@ _LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_
 _LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _BATCH_STEPS = ("", "batch", "4294967291", "4294967292", "4294967294", "extern", "interactive")
 """SLURM_STEP_ID of what is not started by srun: the batch script itself and Slurm's own steps."""
+
+_VOICE = 3.0
+"""Seconds by which the ranks of a loaded host may start apart."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,18 @@ def abort_start(launch: Launch, code: int) -> None:
         link.recv(1024)
 
 
+def speaks_first(launch: Launch, error: InputError) -> bool:
+    """Whether this process is to tell an error that others of the job have met too, before MPI could start.
+
+    One that is not comes back only after a while: Open MPI's mpirun ends all ranks at the first that leaves with an
+    error, and that must not be one that has said nothing.
+    """
+    speaks = launch.speaks_for_host if isinstance(error, HostError) else launch.speaks
+    if not speaks:
+        time.sleep(_VOICE)
+    return speaks
+
+
 def check_library(launch: Launch, library: str) -> None:
     """Refuse a launcher that cannot wire processes of this MPI library into one world.
 
@@ -131,7 +147,7 @@ def check_library(launch: Launch, library: str) -> None:
     if launch.size <= 1:
         return
     open_mpi = library.startswith("Open MPI")
-    name = "Open MPI" if open_mpi else library.split("\n")[0].split(":")[0].split(",")[0].strip()
+    name = "Open MPI" if open_mpi else re.split("[:,\n]", library)[0].removesuffix("Version").strip()
     alone = f"each of the {launch.size} processes would train alone"
     if open_mpi and launch.kind == "pmi":
         started = "srun with --mpi=pmi2" if "SLURM_STEP_ID" in os.environ else "the mpiexec of another MPI (MPICH)"

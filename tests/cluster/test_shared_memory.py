@@ -11,6 +11,7 @@ from mpitrain.cluster import shared_memory
 from mpitrain.cluster.launcher import Launch
 from mpitrain.cluster.mpi_library import Library
 from mpitrain.errors import HostError
+from tests.support.mpi import launch
 
 MIB = 1 << 20
 OPEN_MPI = Library("Open MPI v5.0.11, package: Open MPI user@host\0")
@@ -56,3 +57,16 @@ def test_too_little_is_one_sentence(library: Library, free: int, monkeypatch: py
 def test_a_rank_alone_on_its_host_needs_none(tmp_path: Path) -> None:
     shared_memory.fit(Launch("none", 1, 0), MPICH, tmp_path / "missing", {})
     shared_memory.fit(Launch("pmi", 3, 0), MPICH, tmp_path / "missing", {"MPI_LOCALNRANKS": "1"})
+
+
+def test_the_rank_that_speaks_may_come_last() -> None:
+    """Open MPI's launcher ends all ranks at the first that leaves."""
+    program = (
+        "import os, sys, time; from mpitrain.__main__ import main; from mpitrain.cluster import shared_memory; "
+        "shared_memory.needed = lambda library, ranks: 1 << 60; "
+        "time.sleep(1.0 * (os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == '0')); "
+        "sys.exit(main(['--dataset', 'mnist-sample']))"
+    )
+    ended = launch(2, ["-c", program], 30)
+    assert ended.code == 2
+    assert ended.err.count("mpitrain: error: /dev/shm on") == 1, ended.err
