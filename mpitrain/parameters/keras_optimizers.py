@@ -16,6 +16,9 @@ from mpitrain.parameters.keras_memory import shared_tensor
 from mpitrain.parameters.layout import Entry, Layout
 from mpitrain.parameters.optimizers import OPTIMIZERS, OptimizerSpec, is_elementwise
 
+_MUON_WORKS = (3, 13)
+"""Before it asks TensorFlow's variables for what only Keras's own have."""
+
 
 def spec_from_keras(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     """A user's optimizer object as plain data.
@@ -36,6 +39,15 @@ def spec_from_keras(optimizer: keras.optimizers.Optimizer) -> OptimizerSpec:
     return OptimizerSpec(kind.__name__, optimizer.get_config())
 
 
+def lacking(name: str) -> str:
+    """Why the Keras that is installed cannot update with an optimizer; empty where it can."""
+    if not hasattr(keras.optimizers, name):
+        return f"Keras {keras.__version__} has no {name}"
+    if name == "Muon" and tuple(map(int, keras.__version__.split(".")[:2])) < _MUON_WORKS:
+        return f"the Muon of Keras {keras.__version__} does not work with TensorFlow"
+    return ""
+
+
 class KerasSliceOptimizer:
     """A ``SliceOptimizer`` that computes with the Keras class of ``spec``.
 
@@ -50,7 +62,7 @@ class KerasSliceOptimizer:
         stop: one past its last element.
 
     Raises:
-        InputError: the arguments are wrong for the class, or the slice cuts what must be whole.
+        InputError: the arguments are wrong for the class, the slice cuts what must be whole, or this Keras lacks it.
     """
 
     def __init__(self, spec: OptimizerSpec, layout: Layout, start: int, stop: int) -> None:
@@ -61,6 +73,8 @@ class KerasSliceOptimizer:
             self._entries: tuple[Entry, ...] = (Entry("parameters", (self.size,), 0, self.size),)
         else:
             self._entries = _whole_entries(spec, layout, start, stop)
+        if reason := lacking(spec.name):
+            raise InputError(f"{reason}: install a newer one, or use another optimizer")
         self._variables = [_variable(entry, self.dtype) for entry in self._entries]
         try:
             self._optimizer = getattr(keras.optimizers, spec.name)(**spec.config)

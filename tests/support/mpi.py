@@ -35,7 +35,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "OMPI_MCA_btl": "tcp,self,sm",
+        "OMPI_MCA_btl": kept.get("OMPI_MCA_btl", "tcp,self,sm"),
         "PYTHONPATH": str(ROOT),
         **(extra or {}),
     }
