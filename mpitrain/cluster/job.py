@@ -80,6 +80,12 @@ def _join(dog: Watchdog, world: World, timeout: float) -> None:
     dog.join_job(roster, neighbourhood, pages)
 
 
+def _all_are_leaving() -> None:
+    """Others may end before this rank does: how long all have waited for the last must not count against it then."""
+    now.moved()
+    watchdog.announce()
+
+
 def stop_mpi() -> None:
     """End MPI, if it runs, and then the watchdog.
 
@@ -94,5 +100,5 @@ def stop_mpi() -> None:
         with waiting("MPI_Finalize", now.step):
             # Before a rank falls silent in there the others must know that it is not the user's script that works on.
             watchdog.announce()
-            finalize(_joined)
+            finalize(_all_are_leaving, _joined)
         watchdog.stop()

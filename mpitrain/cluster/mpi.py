@@ -96,8 +96,8 @@ def before_finalize(stop: Callable[[], None]) -> None:
         _others.append(stop)
 
 
-def finalize(comm: MPI.Comm | None = None) -> None:
-    """``MPI_Finalize``, once all ranks of ``comm`` have come to it.
+def finalize(met: Callable[[], None], comm: MPI.Comm | None = None) -> None:
+    """``MPI_Finalize``, once all ranks of ``comm`` have come to it, and ``met`` was called.
 
     Ranks that are ended while they wait inside of it, in PMIx, crash or hang Open MPI's launcher (5.0.11) now and then.
     """
@@ -108,6 +108,7 @@ def finalize(comm: MPI.Comm | None = None) -> None:
         meeting = MPI.REQUEST_NULL if comm is None else comm.Ibarrier()
         while not meeting.Test():
             time.sleep(_NAP)
+    met()
     _library().MPI_Finalize()
 
 
