@@ -178,11 +178,13 @@ def cells() -> list[Cell]:
 def pairs(cell: Cell) -> Iterator[tuple[str, ...]]:
     """The pairs of values of a cell that the short suite must cover.
 
-    Of the core, each with each; of the rest, each with the mode.
+    Of the core, each with each; of the rest, each with the mode. What passes must also do so where only others wait.
     """
     core = cell.fault in CORE_FAULTS and cell.moment in CORE_MOMENTS
     if core:
         yield from itertools.combinations((cell.fault, cell.role, cell.mode, cell.moment), 2)
+    if cell.fault in PASSING and cell.moment == "after":
+        yield cell.fault, cell.moment
     yield cell.fault, cell.mode
     yield cell.mode, cell.moment
 
