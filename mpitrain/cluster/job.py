@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import atexit
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
-from mpitrain.cluster import hooks, last_call, last_words, launcher, links, networks, shared_memory, watchdog
+from mpitrain.cluster import hooks, last_call, last_words, launcher, links, mpi, networks, shared_memory, watchdog
 from mpitrain.cluster.gossip import neighbours
 from mpitrain.cluster.launcher import Launch
-from mpitrain.cluster.mpi import MPI, finalize, forget_segments, initialize
+from mpitrain.cluster.mpi import MPI, forget_segments, initialize
 from mpitrain.cluster.mpi_library import Library
 from mpitrain.cluster.peers import STALL_TIMEOUT, START_TIMEOUT, Limits, Peer
-from mpitrain.cluster.waiting import Stage, now, waiting
+from mpitrain.cluster.waiting import Stage, idle, now, waiting
 from mpitrain.cluster.watchdog import Watchdog
 from mpitrain.cluster.world import World
 
@@ -80,10 +80,19 @@ def _join(dog: Watchdog, world: World, timeout: float) -> None:
     dog.join_job(roster, neighbourhood, pages)
 
 
-def _all_are_leaving() -> None:
-    """Others may end before this rank does: how long all have waited for the last must not count against it then."""
-    now.moved()
-    watchdog.announce()
+def finalize() -> None:
+    """``MPI_Finalize``, once all ranks have come to it.
+
+    Ranks that are ended while they wait inside of it, in PMIx, crash or hang Open MPI's launcher (5.0.11) now and then.
+    """
+    if _joined is not None:
+        # An error means that a rank is lost, which the watchdog tells.
+        with suppress(MPI.Exception):
+            idle([_joined.Ibarrier()], sleeping=True)
+        # Others may end before this rank does: how long all have waited for the last must not count against it then.
+        now.moved()
+        watchdog.announce()
+    mpi.finalize()
 
 
 def stop_mpi() -> None:
@@ -100,5 +109,5 @@ def stop_mpi() -> None:
         with waiting("MPI_Finalize", now.step):
             # Before a rank falls silent in there the others must know that it is not the user's script that works on.
             watchdog.announce()
-            finalize(_all_are_leaving, _joined)
+            finalize()
         watchdog.stop()

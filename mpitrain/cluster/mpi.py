@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -32,7 +31,6 @@ except (ImportError, RuntimeError) as _error:
 
 __all__ = ["MPI", "abort", "before_finalize", "finalize", "forget_segments", "has_symbol", "initialize"]
 
-_NAP = 1e-3  # seconds between two tests whether all ranks are there
 _others: list[Callable[[], None]] = []
 _SHARED, _SEGMENTS = Path("/dev/shm"), ("mpich_shm", "sm_segment")
 
@@ -96,19 +94,10 @@ def before_finalize(stop: Callable[[], None]) -> None:
         _others.append(stop)
 
 
-def finalize(met: Callable[[], None], comm: MPI.Comm | None = None) -> None:
-    """``MPI_Finalize``, once all ranks of ``comm`` have come to it, and ``met`` was called.
-
-    Ranks that are ended while they wait inside of it, in PMIx, crash or hang Open MPI's launcher (5.0.11) now and then.
-    """
+def finalize() -> None:
+    """``MPI_Finalize``."""
     for stop in _others:
         stop()
-    # An error means that a rank is lost, which the watchdog tells.
-    with suppress(MPI.Exception):
-        meeting = MPI.REQUEST_NULL if comm is None else comm.Ibarrier()
-        while not meeting.Test():
-            time.sleep(_NAP)
-    met()
     _library().MPI_Finalize()
 
 
