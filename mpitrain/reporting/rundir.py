@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.errors import InputError
+from mpitrain.reporting.comparison import COMPARISON
 from mpitrain.reporting.files import plain, write_json, write_whole, writing
+from mpitrain.reporting.history import HISTORY
+from mpitrain.reporting.summary import SUMMARY
 
-RUN_FILES = ("summary.json", "history.jsonl", "compare.json", "comparison.json")
+RUN_FILES = (SUMMARY, HISTORY, "compare.json", COMPARISON)
 """Files whose presence shows that a directory holds a run."""
 
 

@@ -121,11 +121,13 @@ def _run_all(
             owners = "on" if choice.owners_update else "off"
             config = config.replace(allreduce=choice.backend, shard_optimizer=owners)
         books = books_for(setup, entrants)
-        now = Begun.of(given, books[0].samples_after(books[0].updates), config)
+        now = Begun.of(given, seeds, books[0].samples_after(books[0].updates), world.size, config)
         with phase(world, "storing what is compared"):
-            if output.run_dir is not None:
-                (begun or now).check(output.run_dir, now)
+            if output.run_dir is not None and begun is not None:
+                begun.check(output.run_dir, now)
+            elif output.run_dir is not None:
                 now.write(output.run_dir)
+        begun = now
         for entrant, book in zip(entrants, books, strict=True):
             folder = entrant.label if seeds == 1 else f"{entrant.label}/seed-{seed}"
             own = dataclasses.replace(setup, config=entrant.config.replace(seed=seed))

@@ -15,8 +15,15 @@ from mpitrain.reporting.comparison import COMPARISON
 from mpitrain.reporting.files import plain, write_json, writing
 
 _FREE = {
-    *("mode", "run_dir", "resume", "data_dir", "log_every", "checkpoint_every", "keep"),
-    *("stall_timeout", "start_timeout"),
+    "mode",
+    "run_dir",
+    "resume",
+    "data_dir",
+    "log_every",
+    "checkpoint_every",
+    "keep",
+    "stall_timeout",
+    "start_timeout",
 }
 """Options that may change between the parts of a comparison."""
 
@@ -29,20 +36,22 @@ class Begun:
     """What a comparison has in its folder from its first run on.
 
     Args:
-        options: that its runs have in common, as they were given.
+        options: that its runs have in common, as they were given, and ``seeds``, by which their folders are named.
         samples: of each run.
+        ranks: of the job.
         choices: of ``CHOSEN``.
     """
 
     options: Mapping[str, Any]
     samples: int
+    ranks: int
     choices: Mapping[str, Any]
 
     @classmethod
-    def of(cls, config: RunConfig, samples: int, chosen: RunConfig) -> Begun:
+    def of(cls, config: RunConfig, seeds: int, samples: int, ranks: int, chosen: RunConfig) -> Begun:
         """From the options as they were given, and as they were resolved."""
         options = {name: value for name, value in config.as_dict().items() if name not in _FREE}
-        return cls(options, samples, {name: getattr(chosen, name) for name in CHOSEN})
+        return cls(options | {"seeds": seeds}, samples, ranks, {name: getattr(chosen, name) for name in CHOSEN})
 
     @classmethod
     def read(cls, folder: Path) -> Begun | None:
@@ -56,7 +65,7 @@ class Begun:
             return None
         try:
             told = json.loads(path.read_bytes())
-            return cls(dict(told["options"]), int(told["samples"]), dict(told["choices"]))
+            return cls(dict(told["options"]), int(told["samples"]), int(told["ranks"]), dict(told["choices"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path} cannot be read ({error}): start the comparison anew in another --run-dir"
@@ -79,10 +88,11 @@ class Begun:
                     f"the comparison in {folder} has {option} {self.options.get(name)}, and now it is {value}: give "
                     "the same options as at its start, or another --run-dir"
                 )
-        if self.samples != now.samples:
+        if (self.samples, self.ranks) != (now.samples, now.ranks):
             raise InputError(
-                f"each run of the comparison in {folder} has {self.samples:,} samples, and now it would have "
-                f"{now.samples:,}: keep the first of --modes and the number of ranks, or give another --run-dir"
+                f"each run of the comparison in {folder} has {self.samples:,} samples on {self.ranks} ranks, and now "
+                f"it would have {now.samples:,} on {now.ranks}: keep the number of ranks and the first of --modes, or "
+                "give another --run-dir"
             )
 
 

@@ -48,24 +48,17 @@ def open_run_directory(config: RunConfig, told: Callable[[str], None]) -> RunDir
     """
     with ExitStack() as undo:
         if config.resume is None:
-            path = create_run_directory(config.run_dir, config.mode, config.model)
-            lock = _locked(path, undo)
-            check_empty(path)
+            opened = RunDirectory(*_made(config.run_dir, config.mode, config.model, undo))
             undo.pop_all()
-            return RunDirectory(path, lock)
+            return opened
         path = run_of(config.resume, config.run_dir)
         source = path if config.resume == AUTO else run_of(config.resume, None)
         elsewhere = not (source.exists() and path.exists() and source.samefile(path))
         if elsewhere and config.resume != AUTO:
             found = find(config.resume, config.run_dir, told)
-            create_run_directory(path, config.mode, config.model)
-            lock = _locked(path, undo)
-            check_empty(path)
+            _, lock = _made(path, config.mode, config.model, undo)
         else:
-            with writing(path):
-                path.mkdir(parents=True, exist_ok=True)
-            lock = _locked(path, undo)
-            try_to_write(path)
+            lock = _taken_over(path, undo)
             found = find(config.resume, config.run_dir, told)
             if found is None:
                 told(f"there is no checkpoint in {path}: the run starts from the beginning")
@@ -91,27 +84,41 @@ def open_comparison_directory(config: RunConfig, told: Callable[[str], None]) ->
     """
     with ExitStack() as undo:
         if config.resume is None:
-            path = create_run_directory(config.run_dir, "compare", config.model)
-            lock = _locked(path, undo)
-            check_empty(path)
+            path, lock = _made(config.run_dir, "compare", config.model, undo)
         else:
             path = run_of(config.resume, config.run_dir) if config.resume == AUTO else Path(config.resume)
             there = (path / COMPARISON).exists()
             if not there and config.resume != AUTO:
                 raise InputError(f"{path} holds no comparison to go on with: name one, or start without --resume")
-            with writing(path):
-                path.mkdir(parents=True, exist_ok=True)
-            lock = _locked(path, undo)
-            try_to_write(path)
-            if there:
-                told(f"going on with the comparison in {path}")
+            lock = _taken_over(path, undo)
+            # Without a history it is that of a comparison which did not come to its first run.
+            if there or not (path / HISTORY).exists():
                 with writing(path):
                     (path / SUMMARY).unlink(missing_ok=True)
-            else:
+            if not there:
                 check_empty(path)
-                told(f"there is no comparison in {path}: it starts from the beginning")
+            told(
+                f"going on with the comparison in {path}"
+                if there
+                else f"there is no comparison in {path}: it starts from the beginning"
+            )
         undo.pop_all()
     return RunDirectory(path, lock)
+
+
+def _made(given: str | Path | None, label: str, model: str, undo: ExitStack) -> tuple[Path, RunLock]:
+    path = create_run_directory(given, label, model)
+    lock = _locked(path, undo)
+    check_empty(path)
+    return path, lock
+
+
+def _taken_over(path: Path, undo: ExitStack) -> RunLock:
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    lock = _locked(path, undo)
+    try_to_write(path)
+    return lock
 
 
 def _locked(path: Path, undo: ExitStack) -> RunLock:
