@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import psutil
 
-from mpitrain.checkpoints.manifest import Local, Manifest
 from mpitrain.cluster.agreement import agree
 from mpitrain.cluster.memory import peak_memory
 from mpitrain.cluster.roles import Roles
 from mpitrain.cluster.watchdog import asked_to_stop
 from mpitrain.cluster.world import World
 from mpitrain.errors import AgreementError, DivergedError, MpitrainError
-from mpitrain.exchange.base import Cut, Exchange, Plan, Portion, Spent, Totals, Traffic
+from mpitrain.exchange.base import Cut, Exchange, Plan, Spent, Totals, Traffic
 from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.registry import open_exchange, shards_of
 from mpitrain.exchange.servers.exchange import ServerLoop, WorkerExchange
@@ -33,19 +32,18 @@ from mpitrain.reporting.throughput import Clock
 from mpitrain.training import meeting
 from mpitrain.training.accumulate import Accumulation
 from mpitrain.training.delay import Delay, Sleeper
-from mpitrain.training.describing import Small, describe
 from mpitrain.training.garbage import short_collections
-from mpitrain.training.holdings import Holdings, Kept, kept_of
 from mpitrain.training.keras_start import start_tensorflow
 from mpitrain.training.local import LocalSteps
 from mpitrain.training.loop import Several, train
 from mpitrain.training.phases import phase
 from mpitrain.training.recorder import Recorder, accuracy_of, mean_loss
-from mpitrain.training.resuming import Earlier, restore_counts, restore_vectors
+from mpitrain.training.resuming import Earlier
+from mpitrain.training.run_saving import RunSaving
 from mpitrain.training.saving import Saver
 from mpitrain.training.schedules import LearningRate
 from mpitrain.training.setup import Setup, shared_optimizer, steps_alone, transport_of
-from mpitrain.training.summing_up import End, RankReport, choices_of, summarise
+from mpitrain.training.summing_up import End, RankReport, summarise
 
 FIRST_STEP = "the first step begins at"
 """In each worker's log, before the seconds since 1970."""
@@ -142,6 +140,7 @@ class Run:
         self._worker: Exchange | None = None
         self._server: ServerLoop | None = None
         self._several: Several | None = None
+        self._saving: RunSaving | None = None
         self._samples_seen = 0
         delay = None if config.inject_delay is None else Delay.of(config.inject_delay)
         self._sleep = Sleeper(delay, self._world.rank, config.seed)
@@ -188,7 +187,22 @@ class Run:
             self._worker = exchange
         if setup.step is not None and self._worker is not None:
             self._several = self._many_batches(setup.step)
-        self._ready_to_save(exchange.portion())
+        if self._saver is not None:
+            self._saving = RunSaving(
+                setup,
+                self._policy,
+                self._roles,
+                self._saver,
+                self._earlier,
+                exchange,
+                self._several if isinstance(self._several, LocalSteps) else None,
+                self._recorder,
+                self._clock,
+                lambda: self._wall_seconds,
+            )
+            for note in self._saving.begin():
+                log.info("%s", note)
+                self._progress.note(note)
         error: MpitrainError | None = None
         try:
             with short_collections():
@@ -227,37 +241,6 @@ class Run:
         if self._saver is not None and self._roles.servers:
             self._saver.due()  # in an all-reduce every rank is asked anyway
 
-    def _ready_to_save(self, portion: Portion | None) -> None:
-        """Find out who holds what, and go on from the checkpoint."""
-        saver, earlier, about = self._saver, self._earlier, self._setup.description
-        if saver is None:
-            return
-        kept = self._kept(portion)
-        holdings = Holdings(self._world, kept, saver.sees)
-        saver.connect(holdings)
-        if earlier is None:
-            return
-        name = about.optimizer.name
-        restored, notes = restore_vectors(self._world, earlier, holdings, kept, name, self._roles.keeper)
-        restore_counts(earlier, restored, portion, name, self._index, self._local)
-        for note in notes:
-            log.info("%s", note)
-            self._progress.note(note)
-
-    def _kept(self, portion: Portion | None) -> list[Kept]:
-        about = self._setup.description
-        return kept_of(about.layout, about.optimizer, portion, self._index, self._local)
-
-    @property
-    def _local(self) -> LocalSteps | None:
-        """What this worker trains alone with between exchanges, where it does."""
-        return self._several if isinstance(self._several, LocalSteps) else None
-
-    @property
-    def _index(self) -> int:
-        """Among the workers; -1 of a server."""
-        return self._roles.workers.index(self._world.rank) if self._roles.works(self._world.rank) else -1
-
     def _many_batches(self, step: GradientStep) -> Several | None:
         config, about = self._setup.config, self._setup.description
         if self._alone:
@@ -294,47 +277,11 @@ class Run:
             if self._stopped:
                 self._sums.clear()
             self._share_history(version)
-            self._save(version, why)
+            if self._saving is not None:
+                self._saving.save(version, why)
             if why is Cut.LAST:
                 self._evaluate("validation" if split == "test" else "test", version)
         return self._stopped
-
-    def _save(self, version: int, why: Cut) -> None:
-        saver, exchange = self._saver, self._server or self._worker
-        if saver is None or exchange is None:
-            return
-        if saver.wants(version, why is Cut.LAST, why is Cut.STOPPED):
-            step, small = self._setup.step, Small()
-            if self._worker is not None and step is not None:
-                local = None if self._local is None else Local(self._local.optimizer.iterations, self._local.begun)
-                small = Small(step.carried, self._worker.dropped, local=local)
-                if self._recorder is not None:
-                    small = replace(small, recorded=self._recorder.seen, seconds=self._clock.seconds, state=step.state)
-            saver.save(version, self._kept(exchange.portion()), small, self._describe)
-        if why is not Cut.ON_THE_WAY:
-            saver.flush(version)
-
-    def _describe(self, told: list[Small]) -> tuple[Manifest, bytes]:
-        exchange = self._server or self._worker
-        assert exchange is not None
-        place, totals, portion = exchange.place(), exchange.totals, exchange.portion()
-        assert place is not None
-        assert totals is not None
-        assert portion is not None
-        tally = self._server.tally if self._server is not None else None
-        return describe(
-            self._setup,
-            self._roles,
-            self._policy.mode,
-            place,
-            totals.copy(),
-            told,
-            tally,
-            choices_of(self._setup, self._roles),
-            self._wall_seconds,
-            portion.optimizer.iterations,
-            self._earlier,
-        )
 
     @property
     def _wall_seconds(self) -> float:
