@@ -39,6 +39,8 @@ class RunConfig:
             come; the global batch grows with them.
         elastic: Keep each worker's parameters, and pull them and the shared ones together by this part of their
             difference, where --local-steps end.
+        pipeline: With servers, compute the next gradient while the one before is pushed and applied: each is
+            computed from parameters that are one update older.
         train_steps: Updates to apply, counted over all workers together (the global steps of TensorFlow 1).
         epochs: Passes over the data by all workers together; 2 where neither this nor --train-steps is given.
         batch_size: Samples per worker and step; by default the model's own (mlp and cnn 100, lstm 128).
@@ -93,6 +95,7 @@ class RunConfig:
     adaptive_compensation: bool = False
     local_steps: int = 1
     elastic: float | None = None
+    pipeline: bool = False
     train_steps: int | None = None
     epochs: float | None = None
     batch_size: int | None = None

@@ -77,6 +77,7 @@ class Exclusion:
 
 
 _NEWEST = "every gradient is computed from the newest parameters there"
+_ALIKE = "all gradients of an update are computed from the same parameters there"
 
 RULES = (
     Rule("server_placement", {"allreduce": "there are no servers"}),
@@ -92,7 +93,7 @@ RULES = (
         "staleness_bound",
         {
             "allreduce": _NEWEST,
-            "ps-sync": _NEWEST,
+            "ps-sync": _ALIKE,
         },
     ),
     Rule(
@@ -102,15 +103,17 @@ RULES = (
             "ps-sync": "an update is made of the gradients of one step there, and --backup-workers says how many",
         },
     ),
-    Rule("staleness_damping", dict.fromkeys(("allreduce", "ps-sync"), _NEWEST)),
-    Rule("delay_compensation", dict.fromkeys(("allreduce", "ps-sync"), _NEWEST)),
-    Rule("adaptive_compensation", dict.fromkeys(("allreduce", "ps-sync"), _NEWEST)),
+    Rule("staleness_damping", {"allreduce": _NEWEST, "ps-sync": _ALIKE}),
+    Rule("delay_compensation", {"allreduce": _NEWEST, "ps-sync": _ALIKE}),
+    Rule("adaptive_compensation", {"allreduce": _NEWEST, "ps-sync": _ALIKE}),
     Rule("local_steps", {}),
     Rule("elastic", {}),
+    Rule("pipeline", {"allreduce": "there are no servers that could work while the next gradient is computed"}),
     Rule("accumulate", {}),
     Rule("wire_dtype", dict.fromkeys(("ps-sync", "ps-async"), "gradients travel to servers as they are")),
 )
 
+_TWICE = "two rounds that begin at the same parameters would both be added, and go too far"
 _NO_GRADIENT = "what a worker hands over is a difference of parameters there, and no gradient"
 
 CONFLICTS = (
@@ -119,6 +122,9 @@ CONFLICTS = (
     Conflict("delay_compensation", "local_steps", _NO_GRADIENT),
     Conflict("delay_compensation", "elastic", _NO_GRADIENT),
     Conflict("staleness_damping", "elastic", "both ends of the force must move alike"),
+    Conflict("pipeline", "backup_workers", "a gradient that comes late is told by its age there, and all are old"),
+    Conflict("pipeline", "local_steps", _TWICE),
+    Conflict("pipeline", "elastic", _TWICE),
     Conflict("wire_dtype", "elastic", "both ends of the force must move alike"),
 )
 """Options that refuse each other; all other pairs work where both do."""

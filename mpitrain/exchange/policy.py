@@ -21,6 +21,7 @@ class Policy:
         damping: whether a gradient is divided by its staleness.
         compensation: lambda of the correction for what has been updated since a gradient's parameters; None for none.
         adaptive: whether lambda is divided by the root of the mean square of the gradients.
+        pipeline: with servers, whether a worker computes its next gradient while the one before is under way.
 
     Raises:
         InputError: where no worker would be left to wait for.
@@ -34,6 +35,7 @@ class Policy:
     damping: bool = False
     compensation: float | None = None
     adaptive: bool = False
+    pipeline: bool = False
 
     def __post_init__(self) -> None:
         if self.backup_workers >= self.workers:
@@ -46,6 +48,11 @@ class Policy:
     def together(self) -> bool:
         """Whether several workers share each update, so that all state is agreed on with it."""
         return self.mode != "ps-async"
+
+    @property
+    def depth(self) -> int:
+        """Tickets that a worker may hold at once."""
+        return 2 if self.pipeline else 1
 
     @property
     def sharing(self) -> int:

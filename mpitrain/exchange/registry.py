@@ -24,11 +24,13 @@ Make = Callable[[Policy, tuple[int, ...], Plan], Decider]
 
 
 def _synchronous(policy: Policy, workers: tuple[int, ...], plan: Plan) -> Decider:
-    return Backed(workers, plan, policy.sharing) if policy.backup_workers else Synchronous(workers, plan)
+    if policy.backup_workers:
+        return Backed(workers, plan, policy.sharing)
+    return Synchronous(workers, plan, policy.depth)
 
 
 def _asynchronous(policy: Policy, workers: tuple[int, ...], plan: Plan) -> Decider:
-    return Asynchronous(workers, plan, policy.staleness_bound, policy.soft_quorum)
+    return Asynchronous(workers, plan, policy.staleness_bound, policy.soft_quorum, policy.depth)
 
 
 MODES: dict[str, Make | None] = {"allreduce": None, "ps-sync": _synchronous, "ps-async": _asynchronous}
@@ -82,9 +84,9 @@ def open_exchange(
     if make is None:
         update = open_update(allreduce, world, layout, optimizer_for)
         return AllReduceExchange(world, layout, parameters, update, plan, on_cut)
-    memory = SharedVectors(world, roles, layout) if transport in ("shared", "both") else None
+    memory = SharedVectors(world, roles, layout, policy.depth) if transport in ("shared", "both") else None
     if roles.works(world.rank):
-        return WorkerExchange(world, roles, shards, layout, plan, on_cut, memory)
+        return WorkerExchange(world, roles, shards, layout, plan, on_cut, memory, policy.depth)
     me = roles.servers.index(world.rank)
     decider = make(policy, roles.workers, plan) if me == 0 else None
     optimizer = optimizer_for(shards[me])

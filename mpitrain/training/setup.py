@@ -260,7 +260,7 @@ def _make(config: RunConfig, model: Any, dataset: Dataset, worker: int, threads:
 def policy_of(config: RunConfig, mode: str, workers: int) -> Policy:
     """What ``config`` asks of ``workers`` workers in ``mode``, as far as that has the option."""
     if mode == "ps-sync":
-        return Policy(mode, workers, config.backup_workers)
+        return Policy(mode, workers, config.backup_workers, pipeline=config.pipeline)
     if mode != "ps-async":
         return Policy(mode, workers)
     return Policy(
@@ -269,6 +269,7 @@ def policy_of(config: RunConfig, mode: str, workers: int) -> Policy:
         staleness_bound=config.staleness_bound,
         soft_quorum=config.soft_quorum,
         damping=config.staleness_damping,
+        pipeline=config.pipeline,
         compensation=config.delay_compensation,
         adaptive=config.adaptive_compensation,
     )

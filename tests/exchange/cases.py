@@ -165,6 +165,17 @@ CASES = [
         )
         for transport in ("shared", "mpi")
     ),
+    # The next gradient is computed while the one before is under way.
+    Case("ps-sync-piped", "ps-sync", 5, servers=2, pipeline=True),
+    Case("ps-sync-piped-mpi", "ps-sync", 5, servers=2, pipeline=True, transport="mpi"),
+    Case("ps-sync-piped-both", "ps-sync", 5, servers=2, pipeline=True, transport="both", nodes=2),
+    Case("ps-sync-piped-rows", "ps-sync", 5, servers=2, pipeline=True, transport="both", nodes=2, rows=True),
+    Case("ps-sync-piped-rows-whole", "ps-sync", 5, servers=2, pipeline=True, rows=False),
+    Case("ps-sync-piped-bad", "ps-sync", 4, servers=1, pipeline=True, max_bad=3, poison={2: (4, 9)}),
+    Case("ps-async-piped", "ps-async", 5, servers=2, pipeline=True, jitter=0.003, steps=40),
+    Case("ps-async-piped-mpi", "ps-async", 5, servers=2, pipeline=True, jitter=0.003, steps=40, transport="mpi"),
+    Case("ps-async-piped-one", "ps-async", 2, servers=1, pipeline=True, steps=None, total_samples=417),
+    Case("ps-async-piped-stop", "ps-async", 5, servers=2, pipeline=True, stop={3: 5}, every=10, steps=40, jitter=0.003),
     Case("ps-async-bound-stop", "ps-async", 5, servers=2, bound=1, jitter=0.003, stop={0: 9}, every=10, steps=40),
     # One rank is asked to stop: a worker, server 0, another server; before a cut, at one, at the last one.
     *(

@@ -22,7 +22,7 @@ WHOLE = [c for c in CASES if c.mode != "ps-async" and not c.backups]
 SYNCHRONOUS = [
     c for c in WHOLE if c.steps == 20 and c.wire == "float32" and not c.undivided and not c.poison and not c.stop
 ]
-SYNCHRONOUS = [c for c in SYNCHRONOUS if c.rows is None]
+SYNCHRONOUS = [c for c in SYNCHRONOUS if c.rows is None and not c.pipeline]
 BACKED = [c for c in CASES if c.backups]
 BOUNDED = [c for c in CASES if c.bound is not None]
 ASYNCHRONOUS = [c for c in CASES if c.mode == "ps-async" and not c.stop]
@@ -161,7 +161,7 @@ def test_bytes_sent_follow_the_formula(case: Case, exchanged: Exchanged) -> None
     if case.transport == "shared":
         assert pulled == first == 0
         return
-    if case in WHOLE:
+    if case in WHOLE and not case.pipeline:
         assert pulled == first * (1 + seen[0]["version"])
     else:
         # A pull for each push, less those that a worker without a ticket waits out, and one at each cut.
@@ -204,7 +204,7 @@ def test_staleness_is_measured(case: Case, exchanged: Exchanged) -> None:
     seen = [s for s in exchanged(case.name) if not s["serves"]]
     assert len({(s["staleness_sum"], s["staleness_max"]) for s in seen}) == 1
     if case.workers == 1:
-        assert seen[0]["staleness_max"] == 0
+        assert seen[0]["staleness_max"] == case.pipeline
     else:
         assert seen[0]["staleness_sum"] / case.steps > 0 if case.steps else True
         assert seen[0]["staleness_max"] >= 1
@@ -267,13 +267,44 @@ def test_messages_and_memory_give_the_same_bits(case: Case, exchanged: Exchanged
     assert np.array_equal(whole(exchanged(case.name)), whole(exchanged(case.name.rpartition("-")[0])))
 
 
-@named([c for c in CASES if c.rows])
+@named([c for c in CASES if c.rows and not c.pipeline])
 def test_rows_alone_give_the_same_bits_for_fewer_bytes(case: Case, exchanged: Exchanged) -> None:
     plain, seen = exchanged("ps-sync-rows-whole"), exchanged(case.name)
     assert np.array_equal(whole(seen), whole(plain))
     pushed, least = (sum(s["data"] for s in run if not s["serves"]) for run in (seen, plain))
     # Of 13 rows with 7 elements two are moved, twice where shards cut through them, each with its number.
     assert pushed < least - 20 * case.workers * (4 * 7 * 11 - 2 * case.servers * (8 + 4 * 7))
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("ps-sync-piped-mpi", "ps-sync-piped"),
+        ("ps-sync-piped-both", "ps-sync-piped"),
+        ("ps-sync-piped-rows", "ps-sync-piped-rows-whole"),
+    ],
+)
+def test_a_pipeline_gives_the_same_bits_by_any_way(name: str, same: str, exchanged: Exchanged) -> None:
+    assert np.array_equal(whole(exchanged(name)), whole(exchanged(same)))
+
+
+def test_a_synchronous_pipeline_follows_its_formula(exchanged: Exchanged) -> None:
+    """Each gradient from the version before the newest, where there is one since the last cut."""
+    from mpitrain.parameters.optimizers import OptimizerSpec, make_optimizer
+
+    case, seen = BY_NAME["ps-sync-piped"], exchanged("ps-sync-piped")
+    assert case.steps is not None
+    assert case.every is not None
+    step, samples = SoftmaxStep(), Samples(SAMPLES)
+    apply = make_optimizer(OptimizerSpec("adam", {}), step.layout)
+    versions = [step.initial()]
+    book = TicketBook(SAMPLES, case.batch * case.workers, None, case.steps)
+    for version, ticket in zip(range(case.steps), book, strict=False):
+        pulled = versions[version if version % case.every == 0 else version - 1]
+        versions.append(versions[-1].copy())
+        apply.apply(versions[-2], step.run(pulled, samples.batch(ticket)).gradient, versions[-1], 0.01)
+    np.testing.assert_allclose(whole(seen), versions[-1], rtol=1e-4, atol=1e-5)
+    assert {s["staleness_sum"] for s in seen if not s["serves"]} == {(case.steps - 3) * case.workers}
 
 
 @pytest.mark.parametrize("name", ["allreduce-sum", "ps-sync-sum"])

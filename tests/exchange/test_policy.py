@@ -22,6 +22,7 @@ from tests.training.pairs_job import USED
         (Policy("ps-sync", 4, backup_workers=3), 1, 1, 1),
         (Policy("ps-async", 4), 1, 1, 1),
         (Policy("ps-async", 4, staleness_bound=2), 1, 1, 1),
+        (Policy("ps-sync", 4, pipeline=True), 4, 4, 1),
         (Policy("ps-async", 4, soft_quorum=3), 3, 1, 3),
     ],
 )

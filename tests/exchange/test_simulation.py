@@ -23,12 +23,15 @@ from mpitrain.exchange.tickets import TicketBook
 from mpitrain.parameters.numpy_optimizers import SGD
 from tests.support.simulation import LAYOUT, Scenario, Simulation, gradient
 
-KINDS = ("sync", "backed", "async", "bounded", "soft", "damped", "compensated")
+KINDS = ("sync", "backed", "async", "bounded", "soft", "damped", "compensated", "pipelined")
 
 
 @st.composite
 def policies(draw: st.DrawFn, kinds: tuple[str, ...]) -> Policy:
     kind = draw(st.sampled_from(kinds))
+    if kind == "pipelined":
+        plain = tuple(other for other in KINDS if other not in ("backed", "pipelined"))
+        return replace(draw(policies(plain)), pipeline=True)
     workers = draw(st.integers(2 if kind == "backed" else 1, 5))
     if kind in ("bounded", "soft", "damped", "compensated"):
         some = kind != "bounded" and draw(st.booleans())
@@ -280,6 +283,36 @@ def test_synchronous_training_is_the_same_bits_for_any_servers_and_any_timing(sc
     assert len({vector(servers, seed + servers, nodes) for servers in (1, 2, 3) for nodes in (0, 1, 2)}) == 1
 
 
+@settings(max_examples=100, deadline=None)
+@given(scenarios("sync", bad=False), st.integers(0, 2**32))
+def test_a_synchronous_pipeline_is_one_update_behind_for_any_timing(scenario: Scenario, seed: int) -> None:
+    """Against its formula: each gradient from the version before the newest, or from that of a cut right after it."""
+    scenario = replace(scenario, policy=replace(scenario.policy, pipeline=True))
+    workers, now = scenario.workers, scenario.cuts
+    versions = [Simulation(scenario).initial.astype(np.float64)]
+    for version, ticket in zip(range(scenario.book.updates), scenario.book, strict=False):
+        pulled = version if version in (0, *now) else version - 1
+        parts = [(ticket.part(w, workers).size, gradient(versions[pulled], w, ticket.number)) for w in range(workers)]
+        mean = sum(size * g for size, g in parts) / ticket.size
+        versions.append(versions[-1] - scenario.plan.learning_rate(version) * mean)
+    found = set()
+    for servers, nodes in ((1, 0), (2, 1), (3, 2)):
+        sim = Simulation(replace(scenario, servers=servers, seed=seed + servers, nodes=nodes)).run()
+        found.add(b"".join(server.parameters.tobytes() for server in sim.servers.values()))
+        ages = [
+            version - push.version
+            for version, pairs in enumerate(applied(sim))
+            for push in (sim.pushes[pair][-1] for pair in pairs)
+        ]
+        assert set(ages) <= {0, 1}
+        decider = sim.servers[0]._decider
+        assert decider is not None
+        assert decider.totals.staleness_sum == sum(ages)
+        assert len(applied(sim)) == scenario.book.updates
+    assert len(found) == 1, "the same bits"
+    np.testing.assert_allclose(np.frombuffer(found.pop(), np.float32), versions[-1], rtol=2e-4, atol=2e-5)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.booleans().flatmap(lambda stop: scenarios("backed", stop=stop)))
 def test_an_update_has_the_first_gradients_of_its_step(scenario: Scenario) -> None:
@@ -325,7 +358,7 @@ def after_one_push_each(policy: Policy, order: list[int]) -> np.ndarray:
     plan = Plan(TicketBook(100, 10, None, 1, policy.tickets), (1,), lambda version: 0.1, 3)
     make = MODES[policy.mode]
     assert make is not None
-    gradients = {w: gradient(initial, w, 0) for w in order}
+    gradients = {w: [gradient(initial, w, 0)] for w in order}
     slots = TravellingSlots(len(order) + 2, LAYOUT.size, LAYOUT.dtype, keep=True)
     slots[0][:] = initial
     decider = make(policy, tuple(sorted(order)), plan)

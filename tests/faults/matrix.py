@@ -51,6 +51,7 @@ VARIANTS = {
     "ps-async-soft": ("--mode", "ps-async", "--soft-quorum", "3", "--staleness-damping"),
     "ps-async-compensated": ("--mode", "ps-async", "--delay-compensation", "0.04", "--transport", "mpi"),
     "allreduce-local": ("--mode", "allreduce", "--local-steps", str(LOCAL_STEPS)),
+    "ps-async-pipeline": ("--mode", "ps-async", "--pipeline"),
     "ps-sync-elastic": ("--mode", "ps-sync", "--elastic", "0.3"),
     "allreduce-mpi": ("--mode", "allreduce", "--allreduce", "mpi"),
     "allreduce-ring": ("--mode", "allreduce", "--allreduce", "ring"),

@@ -42,6 +42,7 @@ class Case:
     damping: bool = False
     compensation: float | None = None
     adaptive: bool = False
+    pipeline: bool = False
     optimizer: str = "adam"
     batch: int = 10
     steps: int | None = 20
@@ -71,7 +72,7 @@ class Case:
 
     @property
     def policy(self) -> Policy:
-        corrections = self.damping, self.compensation, self.adaptive
+        corrections = self.damping, self.compensation, self.adaptive, self.pipeline
         return Policy(self.mode, self.workers, self.backups, self.bound, self.quorum, *corrections)
 
     def node(self, rank: int) -> int:

@@ -76,7 +76,7 @@ class WatchedServer(Server):
         return super()._execute(entry)
 
 
-@dataclass
+@dataclass(eq=False)
 class Sending:
     """An answer under way with a slot: as it was, and as it is."""
 
@@ -100,10 +100,13 @@ class Worker:
     version: int = -1
     totals: Totals = field(default_factory=lambda: Totals.empty(SUMS))
     over: bool = False
+    lane: int = 0
     pulled: np.ndarray | None = None
     """Of parameters that lie in shared memory: as they were when the worker was pointed to them."""
     state: np.ndarray = field(default_factory=lambda: np.empty(0))
     answers: dict[int, Answer] = field(default_factory=dict)
+    early: list[tuple[int, Answer | Over, np.ndarray | None, Sending | None]] = field(default_factory=list)
+    """Answers about the next ticket but one, or that came while the worker computed, and who sent them."""
     culprit: tuple[int, int] | None = None
 
 
@@ -115,12 +118,16 @@ class Simulation:
         servers, workers = range(scenario.servers), range(scenario.servers, scenario.servers + scenario.workers)
         self.shards = cut(LAYOUT, scenario.servers, True)
         self.initial = np.random.default_rng(0).normal(size=LAYOUT.size).astype(np.float32)
-        self.codec = Codec(scenario.workers, SUMS, 2)
-        count = scenario.workers + 2
+        depth = scenario.policy.depth
+        self.codec = Codec(scenario.workers, SUMS, 2, depth=depth)
+        count = depth * scenario.workers + 2
         self.slots = [[np.zeros(LAYOUT.size, np.float32) for _ in range(count)] for _ in range(scenario.nodes)]
-        written = {w: np.zeros(LAYOUT.size, np.float32) for w in workers}
+        written = {w: [np.zeros(LAYOUT.size, np.float32) for _ in range(depth)] for w in workers}
         self.gradients = {
-            s: {w: v[self.shards[s]] if scenario.near(s, w) else v[self.shards[s]].copy() for w, v in written.items()}
+            s: {
+                w: [v[self.shards[s]] if scenario.near(s, w) else v[self.shards[s]].copy() for v in vectors]
+                for w, vectors in written.items()
+            }
             for s in servers
         }
         make = MODES[scenario.policy.mode]
@@ -130,7 +137,7 @@ class Simulation:
             decider = make(scenario.policy, tuple(workers), scenario.plan) if s == 0 else None
             own = self.initial[self.shards[s]]
             keep = scenario.policy.compensation is not None
-            slots: Slots = TravellingSlots(scenario.workers + 2, own.size, own.dtype, keep)
+            slots: Slots = TravellingSlots(count, own.size, own.dtype, keep)
             near = [w for w in workers if scenario.near(s, w)]
             if near:
                 slots = SharedSlots(self._slots_of(s), self.shards[s], near, partial(self._progress, s))
@@ -186,36 +193,43 @@ class Simulation:
         """How eager an event is: fixed for each link and worker, from sluggish to prompt."""
         return self.pace.setdefault(event, 10 ** self.random.uniform(-2, 1))
 
-    def _send(self, source: int, target: int, message: object, data: np.ndarray | None = None) -> None:
+    def _send(
+        self, source: int, target: int, message: object, data: np.ndarray | None = None, sending: Sending | None = None
+    ) -> None:
         vector = self.codec.encode(message)  # type: ignore[arg-type]
         assert vector.size <= self.codec.length
-        self.links.setdefault((source, target), deque()).append((vector, None if data is None else data.copy()))
+        self.links.setdefault((source, target), deque()).append(
+            (vector, None if data is None else data.copy(), sending)
+        )
 
     def _deliver(self, source: int, target: int) -> None:
-        vector, data = self.links[source, target].popleft()
+        vector, data, sending = self.links[source, target].popleft()
         message = self.codec.decode(vector)
-        for sending in self.sendings:
-            sending.received |= data is not None and (sending.server, sending.worker) == (source, target)
         if target in self.workers:
-            self._answered(self.workers[target], source, message, data)
+            worker = self.workers[target]
+            worker.early.append((source, message, data, sending))
+            self._read(worker)
             return
         server = self.servers[target]
         self._settle(target)
         for sending in self.sendings:
-            if (sending.server, sending.worker) == (target, source):
+            if (sending.server, sending.worker) == (target, source) and sending.received:
                 # Its receiver has gone on, so from now on MPI's test of this send succeeds.
                 sending.surely_sent = True
         if data is not None:
-            self.gradients[target][source][:] = data
+            self.gradients[target][source][message.lane][:] = data
         if isinstance(message, Ready | Push | Held):
             message.stop |= self._asked(target)
             if message.stop and not target and self.stop_known is None:
                 self.stop_known = len(server.log)
         for out in server.on(message):
             memory = None if out.slot is None else server.slot(out.slot)
-            self._send(target, out.rank, out.message, memory)
-            if memory is not None:
-                self.sendings.append(Sending(target, out.rank, out.slot, memory.copy(), memory))
+            if memory is None:
+                self._send(target, out.rank, out.message)
+            else:
+                sending = Sending(target, out.rank, out.slot, memory.copy(), memory)
+                self.sendings.append(sending)
+                self._send(target, out.rank, out.message, memory, sending)
         self._check_slots()
         if server.reached is Action.FAIL:
             self.ended.add(target)
@@ -251,13 +265,16 @@ class Simulation:
 
     def _work(self, worker: Worker) -> None:
         if worker.phase == "ask":
-            self._send(worker.rank, 0, Ready(worker.rank, self._asked(worker.rank)))
+            for _ in range(self.scenario.policy.depth):
+                self._send(worker.rank, 0, Ready(worker.rank, self._asked(worker.rank)))
         else:
             ticket = worker.ticket
             assert ticket is not None
             finite = self.random.random() >= self.scenario.bad
             stop, over = self._asked(worker.rank), worker.over
             push = Push(worker.rank, ticket.number, worker.version, float(ticket.size), finite, over, stop)
+            push.lane = worker.lane
+            worker.lane = (worker.lane + 1) % self.scenario.policy.depth
             vector = gradient(worker.parameters, worker.rank - len(self.servers), ticket.number)
             for server in self.servers:
                 push.tail = (
@@ -267,11 +284,25 @@ class Simulation:
                 )
                 part = vector[self.shards[server]] if push.carries_gradient else None
                 if part is not None and self.scenario.near(server, worker.rank):
-                    self.gradients[server][worker.rank][:] = part
+                    self.gradients[server][worker.rank][push.lane][:] = part
                     part = None
                 self._send(worker.rank, server, push, part)
             self.pushes.setdefault((worker.rank, ticket.number), []).append(push)
         worker.phase = "wait"
+        self._read(worker)
+
+    def _read(self, worker: Worker) -> None:
+        """Take what has come from each server, as far as it is about the next ticket or says that a step is over."""
+        for item in worker.early[:]:
+            server, answer, data, sending = item
+            if not isinstance(answer, Over):
+                assert worker.phase == "wait" or self.scenario.policy.pipeline, "nobody is told unasked"
+                if worker.phase != "wait" or server in worker.answers:
+                    continue
+            worker.early = [other for other in worker.early if other is not item]
+            if sending is not None:
+                sending.received = True
+            self._answered(worker, server, answer, data)
 
     def _answered(self, worker: Worker, server: int, answer: Answer | Over, data: np.ndarray | None) -> None:
         if isinstance(answer, Over):

@@ -31,6 +31,7 @@ USED: dict[str, Any] = {
     "adaptive_compensation": True,
     "local_steps": 4,
     "elastic": 0.2,
+    "pipeline": True,
     "accumulate": 2,
     "wire_dtype": "float16",
 }

@@ -23,11 +23,13 @@ class Decider(ABC):
     Args:
         workers: ranks of the workers, ascending.
         plan: the run.
+        depth: tickets that a worker may hold at once. It asks for each, and gets them in order.
     """
 
-    def __init__(self, workers: Sequence[int], plan: Plan) -> None:
+    def __init__(self, workers: Sequence[int], plan: Plan, depth: int = 1) -> None:
         self.workers = tuple(workers)
         self.plan = plan
+        self._depth = depth
         self.totals = plan.begin(len(workers))
         self.tally = Tally.of(workers)
         self.state = np.empty(0)
@@ -35,9 +37,11 @@ class Decider(ABC):
         self._tickets = Tickets(plan.book)
         self._cuts = list(plan.cuts)
         self._idle: list[int] = []
-        self._in_flight: dict[int, Ticket] = {}
-        self._pushes: dict[int, Push] = {}
-        """By worker, what waits for the rest of its step."""
+        """A worker is named for each ticket that it has asked for and not got."""
+        self._in_flight: dict[tuple[int, int], Ticket] = {}
+        """By worker and number."""
+        self._pushes: dict[tuple[int, int], Push] = {}
+        """By worker and ticket, what waits for the rest of its step."""
         self._number = 0
         self._taken = 0
         """Gradients taken up since the last update."""
@@ -137,17 +141,18 @@ class Decider(ABC):
         return [self._entry(action, dropped=_pairs(pushes), answered=answered)]
 
     def _fail(self, pushes: Sequence[Push]) -> Entry:
-        """Tell the workers that wait; the others hear when they come, so that nothing they send is left unreceived."""
+        """Tell the workers that hold no ticket; the others hear later, so that nothing they send is left unreceived."""
         pushes = [*pushes, *self._pushes.values()]
         self._pushes.clear()
         self._release(pushes)
-        answered: list[tuple[int, Ticket | None]] = [(w, None) for w in self._idle]
-        self._idle.clear()
+        told = [w for w in self.workers if self._idle.count(w) == self._depth]
+        self._idle = [w for w in self._idle if w not in told]
+        answered: list[tuple[int, Ticket | None]] = [(w, None) for w in told]
         return self._entry(Action.FAIL, dropped=_pairs(pushes), answered=answered)
 
     def _release(self, pushes: Sequence[Push]) -> None:
         for push in pushes:
-            del self._in_flight[push.worker]
+            del self._in_flight[push.worker, push.ticket]
             self._idle.append(push.worker)
 
     def _count_bad(self, pushes: Sequence[Push]) -> list[Push]:
@@ -164,7 +169,7 @@ class Decider(ABC):
     def _next(self) -> tuple[Action, Sequence[tuple[int, Ticket | None]]]:
         answered = [] if self._stopping else self._hand_out()
         # A worker that has not asked yet may be slow to start: to meet without it would leave its question behind.
-        if answered or len(self._idle) < len(self.workers):
+        if answered or len(self._idle) < self._depth * len(self.workers):
             return Action.RUN, answered
         if self._taken:
             self._update()  # nobody will bring the rest

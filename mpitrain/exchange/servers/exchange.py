@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,7 @@ from mpitrain.exchange.base import Cut, OnCut, Plan, Portion, Spent, Stopwatch, 
 from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.endpoint import Endpoint
-from mpitrain.exchange.servers.messages import Action, Answer, Codec, Held, Over, Push, Ready
+from mpitrain.exchange.servers.messages import Action, Answer, Codec, Held, Message, Over, Push, Ready
 from mpitrain.exchange.servers.rows import RowBuffer, chosen, values_of, width_of, without
 from mpitrain.exchange.servers.server import Outgoing, Server
 from mpitrain.exchange.servers.slots import SharedSlots, Slots, TravellingSlots
@@ -31,6 +32,10 @@ _CUTS = {Action.CUT: Cut.ON_THE_WAY, Action.END: Cut.LAST, Action.STOP: Cut.STOP
 class WorkerExchange:
     """A worker's side: push a gradient's slices to their servers, pull new parameters from them.
 
+    With a pipeline (``depth`` 2) it has asked for two tickets: it pushes the gradient of one, and takes the answer
+    about the other, which came while it computed. Servers answer in the order of the pushes. Sources: Langford, Smola
+    and Zinkevich, "Slow Learners are Fast", NIPS 2009; Li et al., "Pipe-SGD", NeurIPS 2018.
+
     Args:
         world: all ranks of the run.
         roles: who serves and who works.
@@ -40,6 +45,7 @@ class WorkerExchange:
         on_cut: called by every rank at each cut.
         memory: through which gradients and parameters go to and from the servers of this node; None where all travel as
             messages.
+        depth: tickets to hold at once.
     """
 
     def __init__(
@@ -51,26 +57,34 @@ class WorkerExchange:
         plan: Plan,
         on_cut: OnCut,
         memory: SharedVectors | None = None,
+        depth: int = 1,
     ) -> None:
         self._world, self._plan, self._on_cut = world, plan, on_cut
         self._servers = roles.servers
         self._shards = dict(zip(roles.servers, shards, strict=True))
-        codec = Codec(len(roles.workers), plan.sums, plan.state, len(layout.entries))
+        codec = Codec(len(roles.workers), plan.sums, plan.state, len(layout.entries), depth)
         self._link = Endpoint(world, roles.servers, codec)
+        self._depth, self._lane = depth, 0
+        self._early: dict[int, deque[Answer]] = {server: deque() for server in roles.servers}
+        """By server, answers about later tickets than another server's next one; what travels beside them does yet."""
         self._ticket: Ticket | None = None
         self._version = -1
         self._over = False
         self._layout, self._memory = layout, memory
         self._near = memory.servers if memory else frozenset[int]()
-        self._written: dict[int, RowBuffer] = {}
-        """By server of this node: this rank's gradient for it."""
+        self._written: dict[int, list[RowBuffer]] = {}
+        """By server of this node: where this rank's gradients for it go, in turn."""
         if memory:
             for server in self._near:
                 shard = self._shards[server]
-                self._written[server] = RowBuffer(memory.gradients[world.rank][shard], shard, layout)
+                self._written[server] = [RowBuffer(v[shard], shard, layout) for v in memory.gradients[world.rank]]
         self._direct = self._near == set(roles.servers)
         """Whether all parameters are read where the servers wrote them; else this rank has a vector of its own."""
         self.parameters = memory.slots[0] if memory and self._direct else aligned_zeros(layout.size, layout.dtype)
+        copies = depth if depth > 1 and not self._direct else 0
+        self._copies = [aligned_zeros(layout.size, layout.dtype) for _ in range(copies)]
+        """Of gradients that travel while the next one is computed where they were."""
+        self._afar = depth > 1 and not set(roles.servers) <= set(world.node)
         self.state: np.ndarray | None = None
         self.totals = plan.begin(len(roles.workers))
         self.spent = Spent()
@@ -93,18 +107,23 @@ class WorkerExchange:
         """Slices are pushed after the step."""
 
     def finish(self, result: StepResult) -> Ticket | None:
-        """Push to all servers, wait for all answers."""
+        """Push to all servers, wait for all answers: to this push, or with a pipeline about the next ticket."""
         assert self._ticket is not None
         self.spent.compute += self._watch.lap()
         self.dropped += not result.finite
         stop, over = self._plan.stopping(), self._step_is_over()
         push = Push(self._world.rank, self._ticket.number, self._version, result.weight, result.finite, over, stop)
+        push.lane = self._lane
+        self._lane = (self._lane + 1) % self._depth
         if push.carries_gradient:
             self.weight = result.weight
         for server in self._servers:
             first = server == self._servers[0] and not over
             push.tail = np.concatenate((result.sums, result.state)) if first else np.empty(0)
             self._link.send(server, push, self._slice(result, server, push) if push.carries_gradient else ())
+        if self._afar:
+            # Between nodes MPI sends only while it is called: a server would wait for the rest through the next step.
+            self._link.flush()
         self.spent.exchange += self._watch.lap()
         return self._await()
 
@@ -115,9 +134,15 @@ class WorkerExchange:
         values = {index: values_of(gradient, entries[index], own) for index, own in rows.items()}
         if server not in self._near:
             push.rows = [(index, len(own)) for index, own in rows.items()]
-            dense = [gradient[part] for part in without(shard, [entries[index] for index in rows])]
-            return dense + [array for index in rows for array in (rows[index], values[index])]
-        mine = self._written[server]
+            parts = without(shard, [entries[index] for index in rows])
+            few = [array for index in rows for array in (rows[index], values[index])]
+            if not self._copies:
+                return [gradient[part] for part in parts] + few
+            copy = self._copies[push.lane]
+            for part in parts:
+                copy[part] = gradient[part]
+            return [copy[part] for part in parts] + [array.copy() for array in few]
+        mine = self._written[server][push.lane]
         for part in mine.dense(rows):
             mine.part(part)[:] = gradient[part]
             self.traffic.data += gradient[part].nbytes
@@ -138,11 +163,12 @@ class WorkerExchange:
         self._link.close()
 
     def _step_is_over(self) -> bool:
-        """Whether server 0 has said so: nothing else comes while a worker computes."""
-        return self._over or self._link.look() is not None
+        """Whether server 0 has said so: nothing else comes while a worker computes, unless it is in a pipeline."""
+        return self._depth == 1 and (self._over or self._link.look() is not None)
 
     def _ask(self) -> Ticket | None:
-        self._link.send(self._servers[0], Ready(self._world.rank, self._plan.stopping()))
+        for _ in range(self._depth):
+            self._link.send(self._servers[0], Ready(self._world.rank, self._plan.stopping()))
         return self._await()
 
     def _await(self) -> Ticket | None:
@@ -163,16 +189,20 @@ class WorkerExchange:
         return self._ask() if why is Cut.ON_THE_WAY and not stop else None
 
     def _collect(self) -> tuple[Answer, float, float]:
-        """Server 0's answer, once all have answered and agree; seconds waited; the longest update among them."""
+        """Server 0's next answer, once all have answered and agree; seconds waited; the longest update among them."""
         answers: dict[int, Answer] = {}
         waited, self._over = 0.0, False
+        early: list[tuple[int, Message]] = [(s, kept.popleft()) for s, kept in self._early.items() if kept]
         while len(answers) < len(self._servers):
-            server, answer = self._link.receive("waiting for servers", self._version)
+            server, answer = early.pop() if early else self._link.receive("waiting for servers", self._version)
             if isinstance(answer, Over):
                 # After server 0's answer it is about the next ticket, though other servers are still to answer.
                 self._over = self._servers[0] in answers
                 continue
             assert isinstance(answer, Answer)
+            if server in answers:
+                self._early[server].append(answer)
+                continue
             answers[server] = answer
             waited += self._watch.lap()
             if answer.carries_parameters:
@@ -242,21 +272,25 @@ class ServerLoop:
         near = memory.gradients if memory else {}
         self._far = frozenset(roles.workers) - near.keys()
         self._received = {
-            w: RowBuffer(aligned_zeros(initial.size, initial.dtype), mine, layout) for w in sorted(self._far)
+            w: [RowBuffer(aligned_zeros(initial.size, initial.dtype), mine, layout) for _ in range(policy.depth)]
+            for w in sorted(self._far)
         }
-        gradients = {w: self._received[w].vector if w in self._far else near[w][mine] for w in roles.workers}
+        gradients = {
+            w: [b.vector for b in self._received[w]] if w in self._far else [v[mine] for v in near[w]]
+            for w in roles.workers
+        }
         slots: Slots
         if memory and near:
             slots = SharedSlots(memory.slots, mine, near, lambda: self._link.progress())
         else:
             keep = policy.compensation is not None
-            slots = TravellingSlots(len(roles.workers) + 2, initial.size, initial.dtype, keep)
+            slots = TravellingSlots(policy.depth * len(roles.workers) + 2, initial.size, initial.dtype, keep)
         slots[0][:] = initial
         rules = policy, plan.undivided, decider
         version = 0 if plan.totals is None else plan.totals.version
         self.server = Server(world.rank, roles.servers, gradients, slots, optimizer, *rules, version=version)
         others = roles.servers[1:] if me == 0 else roles.servers[:1]
-        codec = Codec(len(roles.workers), plan.sums, plan.state, len(layout.entries))
+        codec = Codec(len(roles.workers), plan.sums, plan.state, len(layout.entries), policy.depth)
         self._link = Endpoint(world, (*others, *roles.workers), codec)
 
     @property
@@ -305,7 +339,7 @@ class ServerLoop:
 
     def _receive(self, rank: int, push: Push) -> None:
         """Take the gradient that travels beside ``push``."""
-        buffer = self._received[push.worker]
+        buffer = self._received[push.worker][push.lane]
         for part in buffer.dense(index for index, _ in push.rows):
             self._link.receive_slice(rank, buffer.part(part))
         for index, count in push.rows:

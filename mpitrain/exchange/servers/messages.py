@@ -50,6 +50,7 @@ class Push:
         tail: sums and float state; to server 0 only.
         rows: (index of a variable, number of rows) where only some rows of its gradient travel, after all else of the
             slice: their numbers, then their values.
+        lane: which of the worker's buffers its gradient fills; they take turns.
     """
 
     worker: int
@@ -61,6 +62,7 @@ class Push:
     stop: bool = False
     tail: np.ndarray = field(default_factory=lambda: np.empty(0))
     rows: list[tuple[int, int]] = field(default_factory=list)
+    lane: int = 0
 
     @property
     def carries_gradient(self) -> bool:
@@ -149,24 +151,25 @@ class Codec:
         sums: length of ``StepResult.sums``.
         state: length of the float state.
         variables: of the model: of so many some rows alone may travel.
+        depth: tickets that a worker may hold at once.
     """
 
     _READY, _PUSH, _HELD, _OVER, _ENTRY, _ANSWER = range(6)
     _ANSWER_HEAD: ClassVar[int] = 14
 
-    def __init__(self, workers: int, sums: int, state: int, variables: int = 0) -> None:
+    def __init__(self, workers: int, sums: int, state: int, variables: int = 0, depth: int = 1) -> None:
         self._totals = Totals.HEAD + workers + sums
         self._workers = workers
-        push = 9 + 2 * variables + sums + state
-        self.length = max(push, 9 + (2 + 2 + 5) * workers, self._ANSWER_HEAD + self._totals + state)
+        push = 10 + 2 * variables + sums + state
+        self.length = max(push, 9 + (2 + 2 + 5) * depth * workers, self._ANSWER_HEAD + self._totals + state)
 
     def encode(self, message: Message) -> np.ndarray:
         """A new float64 vector of at most ``length`` elements."""
         match message:
             case Ready(worker, stop):
                 return np.array([self._READY, worker, stop], np.float64)
-            case Push(worker, ticket, version, weight, finite, late, stop, tail, rows):
-                head = [self._PUSH, worker, ticket, version, weight, finite, late, stop, len(rows)]
+            case Push(worker, ticket, version, weight, finite, late, stop, tail, rows, lane):
+                head = [self._PUSH, worker, ticket, version, weight, finite, late, stop, lane, len(rows)]
                 return np.concatenate((head, *rows, tail))
             case Held(server, worker, ticket, stop):
                 return np.array([self._HELD, server, worker, ticket, stop], np.float64)
@@ -184,11 +187,11 @@ class Codec:
             return Ready(int(vector[1]), bool(vector[2]))
         if kind == self._PUSH:
             worker, ticket, version = (int(x) for x in vector[1:4])
-            weight, finite, late, stop, count = vector[4:9].tolist()
-            split = 9 + 2 * int(count)
-            rows = [(int(index), int(number)) for index, number in vector[9:split].reshape(-1, 2)]
+            weight, finite, late, stop, lane, count = vector[4:10].tolist()
+            split = 10 + 2 * int(count)
+            rows = [(int(index), int(number)) for index, number in vector[10:split].reshape(-1, 2)]
             flags = bool(finite), bool(late), bool(stop)
-            return Push(worker, ticket, version, weight, *flags, vector[split:].copy(), rows)
+            return Push(worker, ticket, version, weight, *flags, vector[split:].copy(), rows, int(lane))
         if kind == self._HELD:
             server, worker, ticket, stop = vector[1:5].astype(np.int64).tolist()
             return Held(server, worker, ticket, bool(stop))

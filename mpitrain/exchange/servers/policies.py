@@ -13,25 +13,35 @@ from mpitrain.exchange.tickets import Place, Ticket
 
 
 class Synchronous(Decider):
-    """One update for each global batch, from every worker's part of it, summed in rank order."""
+    """One update for each global batch, from every worker's part of it, summed in rank order.
+
+    With a pipeline workers hold their parts of two steps; each completes them in order, and so all do.
+    """
 
     def _judge(self, push: Push) -> list[Entry]:
-        self._pushes[push.worker] = push
-        if len(self._pushes) < len(self.workers):
+        self._pushes[push.worker, push.ticket] = push
+        step = [(w, push.ticket) for w in self.workers]
+        if not all(part in self._pushes for part in step):
             return []
-        pushes = [self._pushes[w] for w in self.workers]
-        self._pushes.clear()
-        return self._settle(pushes)
+        return self._settle([self._pushes.pop(part) for part in step])
 
     def _hand_out(self) -> list[tuple[int, Ticket]]:
-        everyone = len(self._idle) == len(self.workers)
-        if not everyone or not self._tickets.upcoming or self.totals.version >= self._cuts[0]:
+        everyone = set(self._idle) == set(self.workers)
+        if not everyone or not self._tickets.upcoming or self._reached() >= self._cuts[0]:
             return []
         ticket = self._take()
-        self._idle.clear()
         parts = [(w, ticket.part(i, len(self.workers))) for i, w in enumerate(self.workers)]
-        self._in_flight.update(parts)
+        for worker, part in parts:
+            self._idle.remove(worker)
+            self._in_flight[worker, part.number] = part
         return parts
+
+    def _reached(self) -> int:
+        """The version when what is in flight has made its updates."""
+        return self.totals.version + self._updates_under_way()
+
+    def _updates_under_way(self) -> int:
+        return len(self._in_flight) // len(self.workers)
 
 
 class Backed(Decider):
@@ -67,7 +77,7 @@ class Backed(Decider):
 
     def overtaken(self) -> list[int]:
         """Workers, each named once for a ticket, that compute what will be dropped."""
-        late = [w for w in self._in_flight if self._began.get(w, self.totals.version) < self.totals.version]
+        late = [w for w, _ in self._in_flight if self._began.get(w, self.totals.version) < self.totals.version]
         for worker in late:
             del self._began[worker]
         return late
@@ -75,11 +85,11 @@ class Backed(Decider):
     def _judge(self, push: Push) -> list[Entry]:
         entries: list[Entry] = []
         if push.finite and push.version < self.totals.version:
-            self._returned.append(self._in_flight[push.worker])
+            self._returned.append(self._in_flight[push.worker, push.ticket])
             self._tardy.add(push.worker)
             entries = self._drop([push], Drop.LATE)
         elif push.finite:
-            self._pushes[push.worker] = push
+            self._pushes[push.worker, push.ticket] = push
             self._tardy.discard(push.worker)
         else:
             entries = self._done([push])
@@ -94,9 +104,10 @@ class Backed(Decider):
         while self._idle and not self._exhausted() and self.totals.version < self._cuts[0]:
             worker = self._idle.pop(0)
             fresh = not self._returned or (worker in self._tardy and self._tickets.upcoming)
-            self._in_flight[worker] = self._take() if fresh else self._returned.popleft()
+            ticket = self._take() if fresh else self._returned.popleft()
+            self._in_flight[worker, ticket.number] = ticket
             self._began[worker] = self.totals.version
-            answered.append((worker, self._in_flight[worker]))
+            answered.append((worker, ticket))
         return answered
 
     def _exhausted(self) -> bool:
@@ -112,7 +123,7 @@ class Backed(Decider):
         if not self._stopping or not self._pushes or len(self._idle) + len(self._pushes) < len(self.workers):
             return []
         pushes = [self._pushes.pop(w) for w in sorted(self._pushes)]
-        self._returned.extend(self._in_flight[p.worker] for p in pushes)
+        self._returned.extend(self._in_flight[p.worker, p.ticket] for p in pushes)
         return self._drop(pushes, Drop.UNFINISHED)
 
 
@@ -130,10 +141,13 @@ class Asynchronous(Decider):
         plan: the run.
         bound: S; None for no bound.
         quorum: C.
+        depth: tickets that a worker may hold at once.
     """
 
-    def __init__(self, workers: Sequence[int], plan: Plan, bound: int | None = None, quorum: int = 1) -> None:
-        super().__init__(workers, plan)
+    def __init__(
+        self, workers: Sequence[int], plan: Plan, bound: int | None = None, quorum: int = 1, depth: int = 1
+    ) -> None:
+        super().__init__(workers, plan, depth)
         self._bound, self._quorum = bound, quorum
         self._clocks = dict.fromkeys(self.workers, 0)
 
@@ -156,8 +170,9 @@ class Asynchronous(Decider):
                 continue
             self.tally.clock_gap = max(self.tally.clock_gap, lead)
             self._idle.remove(worker)
-            self._in_flight[worker] = self._take()
-            answered.append((worker, self._in_flight[worker]))
+            ticket = self._take()
+            self._in_flight[worker, ticket.number] = ticket
+            answered.append((worker, ticket))
         return answered
 
     def _updates_under_way(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,8 @@ from mpitrain.exchange.policy import Policy
 from mpitrain.exchange.servers.decider import Decider
 from mpitrain.exchange.servers.gathering import Gathering
 from mpitrain.exchange.servers.messages import Action, Answer, Entry, Held, Message, Over, Push, Ready
-from mpitrain.exchange.servers.slots import Slots
+from mpitrain.exchange.servers.slots import NO_TICKET, Slots
+from mpitrain.exchange.tickets import Ticket
 from mpitrain.parameters.optimizers import SliceOptimizer
 
 
@@ -31,7 +32,7 @@ class Server:
     Args:
         rank: this server's.
         servers: ranks of all servers; the first decides.
-        gradients: by worker, where its gradient for this shard is when its push arrives.
+        gradients: by worker, and by ``Push.lane``, where its gradient for this shard is when its push arrives.
         slots: where the versions of the parameters go; the first holds the initial shard.
         optimizer: of the shard.
         policy: how gradients become updates.
@@ -45,7 +46,7 @@ class Server:
         self,
         rank: int,
         servers: tuple[int, ...],
-        gradients: Mapping[int, np.ndarray],
+        gradients: Mapping[int, Sequence[np.ndarray]],
         slots: Slots,
         optimizer: SliceOptimizer,
         policy: Policy,
@@ -136,16 +137,16 @@ class Server:
     def _execute(self, entry: Entry) -> list[Outgoing]:
         seconds = self._apply(entry) if entry.applied or entry.step else 0.0
         # Not before: what a gradient was computed from may be needed to correct it.
-        self._slots.settled(worker for worker, _ in entry.applied + entry.dropped)
+        self._slots.settled(entry.applied + entry.dropped)
         for key in entry.dropped:
             del self._pushes[key]
         self._reach(entry)
-        return [self._answer(entry, worker, seconds) for worker, _ in entry.answered]
+        return [self._answer(entry, worker, ticket, seconds) for worker, ticket in entry.answered]
 
     def _apply(self, entry: Entry) -> float:
         start = self._clock()
         pushes = [self._pushes.pop(key) for key in entry.applied]
-        gradients = [self._gradient(push.worker) for push in pushes]
+        gradients = [self._gradient(push) for push in pushes]
         ages = [self.version - push.version for push in pushes]
         update = self._gathering.take(gradients, [p.weight for p in pushes], ages, entry.step)
         if update is not None:
@@ -159,11 +160,12 @@ class Server:
         self.update_seconds += seconds
         return seconds
 
-    def _gradient(self, worker: int) -> np.ndarray:
-        gradient = self._gradients[worker]
+    def _gradient(self, push: Push) -> np.ndarray:
+        gradient = self._gradients[push.worker][push.lane]
         if not self._compensates:
             return gradient
-        return self._gathering.compensate(gradient, self._slots[self._current], self._slots.pulled(worker))
+        pulled = self._slots.pulled(push.worker, push.ticket)
+        return self._gathering.compensate(gradient, self._slots[self._current], pulled)
 
     def _reach(self, entry: Entry) -> None:
         self.culprit = entry.culprit
@@ -173,16 +175,16 @@ class Server:
         else:
             self.reached = entry.action
 
-    def _answer(self, entry: Entry, worker: int, seconds: float) -> Outgoing:
+    def _answer(self, entry: Entry, worker: int, ticket: Ticket | None, seconds: float) -> Outgoing:
         shared, failed = self._slots.reads(worker), entry.action is Action.FAIL
         carries = self._sent.get(worker) != self.version and not shared and not failed
         slot = self._current if shared and not failed else -1
         answer = Answer(entry.number, entry.action, self.version, carries, slot, seconds, culprit=entry.culprit)
         if self._decider:
-            answer.ticket = dict(entry.answered)[worker]
+            answer.ticket = ticket
             answer.totals, answer.state = self._decider.totals, self._decider.state
         if not failed:
-            self._slots.hold(worker, self._current, carries)
+            self._slots.hold(worker, NO_TICKET if ticket is None else ticket.number, self._current, carries)
         if not carries:
             return Outgoing(worker, answer)
         self._sent[worker] = self.version

@@ -10,6 +10,9 @@ import numpy as np
 
 from mpitrain.parameters.layout import aligned_zeros
 
+NO_TICKET = -1
+"""Where all meet."""
+
 
 class Slots(Protocol):
     """Places for versions of a server's shard; one of them is current."""
@@ -26,16 +29,23 @@ class Slots(Protocol):
         """A slot that nobody needs; not ``current``."""
         ...
 
-    def hold(self, worker: int, index: int, travels: bool) -> None:
-        """An answer points ``worker`` to a slot, or says that it has that version; or the slot travels with it."""
+    def hold(self, worker: int, ticket: int, index: int, travels: bool) -> None:
+        """An answer points ``worker`` to a slot, or says that it has that version; or the slot travels with it.
+
+        Args:
+            worker: by rank.
+            ticket: number of the ticket that is to be computed from it; ``NO_TICKET`` where all meet.
+            index: of the slot.
+            travels: whether it travels.
+        """
         ...
 
-    def pulled(self, worker: int) -> np.ndarray:
-        """What ``worker`` computes from, this server's shard of it."""
+    def pulled(self, worker: int, ticket: int) -> np.ndarray:
+        """What ``worker`` computes a ticket from, this server's shard of it."""
         ...
 
-    def settled(self, workers: Iterable[int]) -> None:
-        """Gradients of ``workers`` have been dealt with, so these need no parameters until they are answered."""
+    def settled(self, pushes: Iterable[tuple[int, int]]) -> None:
+        """Gradients, by worker and ticket, have been dealt with, so what they were computed from is not needed."""
         ...
 
     def sent(self, index: int) -> None:
@@ -47,8 +57,8 @@ class TravellingSlots:
     """A server's own memory: a slot is needed until its answers have been sent.
 
     Args:
-        count: slots to begin with. A worker has at most one answer under way, so two more than there are workers leave
-            a free one, as long as MPI tells at once that a message has left.
+        count: slots to begin with. A worker has at most one answer under way for each ticket that it may hold, so two
+            more than there are of these leave a free one, as long as MPI tells at once that a message has left.
         size: elements of the shard.
         dtype: of the parameters.
         keep: whether a slot is also needed while a worker computes from what it got of it.
@@ -58,7 +68,7 @@ class TravellingSlots:
         self._slots = [aligned_zeros(size, dtype) for _ in range(count)]
         self._users = [0] * count
         self._keep = keep
-        self._held: dict[int, int] = {}
+        self._held: dict[tuple[int, int], int] = {}
 
     def reads(self, worker: int) -> bool:
         """See :class:`Slots`."""
@@ -77,20 +87,21 @@ class TravellingSlots:
         self._users.append(0)
         return len(self._slots) - 1
 
-    def hold(self, worker: int, index: int, travels: bool) -> None:
+    def hold(self, worker: int, ticket: int, index: int, travels: bool) -> None:
         """See :class:`Slots`."""
         self._users[index] += travels
         if self._keep:
-            self._held[worker] = index
+            self._held.pop((worker, NO_TICKET), None)
+            self._held[worker, ticket] = index
 
-    def pulled(self, worker: int) -> np.ndarray:
+    def pulled(self, worker: int, ticket: int) -> np.ndarray:
         """See :class:`Slots`."""
-        return self._slots[self._held[worker]]
+        return self._slots[self._held[worker, ticket]]
 
-    def settled(self, workers: Iterable[int]) -> None:
+    def settled(self, pushes: Iterable[tuple[int, int]]) -> None:
         """See :class:`Slots`."""
-        for worker in workers:
-            self._held.pop(worker, None)
+        for push in pushes:
+            self._held.pop(push, None)
 
     def sent(self, index: int) -> None:
         """See :class:`Slots`."""
@@ -100,12 +111,13 @@ class TravellingSlots:
 class SharedSlots:
     """Vectors in the node's memory from which workers compute: each is needed until all who compute from it are done.
 
-    A worker is done when every server holds its gradient, which a log entry tells. All servers execute the same log, so
+    A worker is done with one when every server holds its gradient, which a log entry tells; with a pipeline it may have
+    two. All servers execute the same log, so
     all choose the same slot for a version without a word, and each writes its own shard into it. Workers of other nodes
     count the same, so that servers of different nodes, too, agree.
 
     Args:
-        vectors: two more than there are workers, each the whole parameter vector.
+        vectors: two more than workers may hold tickets, each the whole parameter vector.
         shard: the part of it that this server writes.
         readers: the workers of this node; to others a slot travels.
         progress: lets MPI move on, after which ``sent`` may have been called. A slot is free when its receivers have
@@ -117,7 +129,7 @@ class SharedSlots:
     ) -> None:
         self._shards = [vector[shard] for vector in vectors]
         self._readers, self._progress = frozenset(readers), progress
-        self._held: dict[int, int] = {}
+        self._held: dict[tuple[int, int], int] = {}
         self._leaving: Counter[int] = Counter()
 
     def reads(self, worker: int) -> bool:
@@ -135,19 +147,20 @@ class SharedSlots:
             self._progress()
         return found
 
-    def hold(self, worker: int, index: int, travels: bool) -> None:
+    def hold(self, worker: int, ticket: int, index: int, travels: bool) -> None:
         """See :class:`Slots`."""
-        self._held[worker] = index
+        self._held.pop((worker, NO_TICKET), None)
+        self._held[worker, ticket] = index
         self._leaving[index] += travels
 
-    def pulled(self, worker: int) -> np.ndarray:
+    def pulled(self, worker: int, ticket: int) -> np.ndarray:
         """See :class:`Slots`."""
-        return self._shards[self._held[worker]]
+        return self._shards[self._held[worker, ticket]]
 
-    def settled(self, workers: Iterable[int]) -> None:
+    def settled(self, pushes: Iterable[tuple[int, int]]) -> None:
         """See :class:`Slots`."""
-        for worker in workers:
-            self._held.pop(worker, None)
+        for push in pushes:
+            self._held.pop(push, None)
 
     def sent(self, index: int) -> None:
         """See :class:`Slots`."""
