@@ -299,12 +299,16 @@ def test_a_synchronous_pipeline_follows_its_formula(exchanged: Exchanged) -> Non
     apply = make_optimizer(OptimizerSpec("adam", {}), step.layout)
     versions = [step.initial()]
     book = TicketBook(SAMPLES, case.batch * case.workers, None, case.steps)
+    staleness = 0
     for version, ticket in zip(range(case.steps), book, strict=False):
-        pulled = versions[version if version % case.every == 0 else version - 1]
+        age = int(version % case.every > 0)
+        pulled = versions[version - age]
+        # The last ticket of an epoch may be too small for all to have a part.
+        staleness += age * sum(ticket.part(index, case.workers).size > 0 for index in range(case.workers))
         versions.append(versions[-1].copy())
         apply.apply(versions[-2], step.run(pulled, samples.batch(ticket)).gradient, versions[-1], 0.01)
     np.testing.assert_allclose(whole(seen), versions[-1], rtol=1e-4, atol=1e-5)
-    assert {s["staleness_sum"] for s in seen if not s["serves"]} == {(case.steps - 3) * case.workers}
+    assert {s["staleness_sum"] for s in seen if not s["serves"]} == {staleness}
 
 
 @pytest.mark.parametrize("name", ["allreduce-sum", "ps-sync-sum"])

@@ -85,6 +85,7 @@ ASYNC3, ASYNC4_2 = Part("ps-async", 3), Part("ps-async", 4, 2)
 LOCAL = Part("allreduce", 2, options={"local_steps": 2})
 ELASTIC = Part("ps-sync", 3, options={"elastic": 0.3, "local_steps": 2})
 ADAPTIVE = Part("ps-async", 3, options={"delay_compensation": 1.0, "adaptive_compensation": True, "soft_quorum": 3})
+PIPED = Part("ps-async", 3, options={"pipeline": True})
 
 CASES = [
     Case(ALL3, ALL3, "sgd"),
@@ -105,6 +106,7 @@ CASES = [
     Case(ELASTIC, ELASTIC, blind=True),
     Case(ELASTIC, ALL3),
     Case(ADAPTIVE, ASYNC4_2),
+    Case(PIPED, PIPED),
     Case(OWNED, OWNED, blind=True),
     Case(SYNC4_2, ALL2, blind=True),
 ]
