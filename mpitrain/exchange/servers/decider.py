@@ -142,8 +142,10 @@ class Decider(ABC):
 
     def _fail(self, pushes: Sequence[Push]) -> Entry:
         """Tell the workers that hold no ticket; the others hear later, so that nothing they send is left unreceived."""
-        pushes = [*pushes, *self._pushes.values()]
+        waiting = list(self._pushes.values())
         self._pushes.clear()
+        self._count_bad(waiting)
+        pushes = [*pushes, *waiting]
         self._release(pushes)
         told = [w for w in self.workers if self._idle.count(w) == self._depth]
         self._idle = [w for w in self._idle if w not in told]
